@@ -1,0 +1,3 @@
+"""Hedged LLM steps for LangGraph agents."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,191 @@
+"""What is hedged: a step, the places it can go, its attempts, and how an attempt ended.
+
+All times are seconds on the run loop's own clock, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import getrandbits
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+FOREVER = math.inf
+
+
+def instant(at: float) -> float:
+    """Round to a nanosecond: two facts less than that apart belong to one instant and are ordered by rule."""
+    return round(at, 9)
+
+
+class Effect(StrEnum):
+    """What running a tool (or any unit) twice would do."""
+
+    READ_ONLY = "read_only"
+    """Changes nothing."""
+    IDEMPOTENT = "idempotent"
+    """A second run with the same arguments changes nothing more."""
+    KEYED = "keyed"
+    """Takes an idempotency key; the other side drops a second run with the same key."""
+    ONCE = "once"
+    """Every run is another side effect."""
+    UNKNOWN = "unknown"
+    """Nobody said; treated as `ONCE`."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a second run may be started while the first is undecided (R9)."""
+        return self in _REPEATABLE
+
+
+_REPEATABLE = frozenset({Effect.READ_ONLY, Effect.IDEMPOTENT, Effect.KEYED})
+
+
+class Role(StrEnum):
+    """Why an attempt was launched."""
+
+    PRIMARY = "primary"
+    HEDGE = "hedge"
+    """An earlier attempt was still running."""
+    RECOVERY = "recovery"
+    """An earlier attempt had failed."""
+
+
+class Failure(StrEnum):
+    """How far a failure reaches (R1)."""
+
+    RECOVERABLE = "recoverable"
+    """Another attempt may succeed, on this target too."""
+    TARGET = "target"
+    """This target is out for this step; the race goes on."""
+    REQUEST = "request"
+    """No target can answer this request: nothing more is launched."""
+
+
+class Verdict(StrEnum):
+    """How an attempt ended. A loser is superseded, never failed."""
+
+    WON = "won"
+    SUPERSEDED = "superseded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ABANDONED = "abandoned"
+    UNKNOWN = "unknown"
+
+
+class Certainty(StrEnum):
+    """What a number of tokens means."""
+
+    EXACT = "exact"
+    AT_LEAST = "at_least"
+    AT_MOST = "at_most"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepKey:
+    """Steps with the same key share one latency history: node, model and prompt-size bucket."""
+
+    node: str
+    model: str = ""
+    size: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.node, self.model, self.size) if part)
+
+
+class Place(Protocol):
+    """Somewhere an attempt can go. `domain` is the path of failure domains, widest first."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def domain(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One physical dispatch of a step.
+
+    `number` counts from 0 (the primary) in launch order; `id` is unique with a random suffix and safe to send as a
+    request id (R8: engines match ids by equality or prefix, so the primary's has one too).
+    """
+
+    number: int
+    role: Role
+    target: Place
+    started_at: float
+    deadline: float
+    effect_key: str | None = None
+    id: str = field(default_factory=lambda: f"ah-{getrandbits(64):016x}")
+
+    @property
+    def is_hedge(self) -> bool:
+        return self.role is Role.HEDGE
+
+    def __str__(self) -> str:
+        return f"{self.target.name}#{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """What an attempt brought: a value, or the error it raised. Errors are raised once, at the edge.
+
+    `accepted` and `failure` exclude each other. `empty` marks a stream that ended cleanly with nothing meaningful:
+    a failure while anything else can answer, the valid answer when nothing can (R2). `retry_after` is the server's
+    wish in seconds.
+    """
+
+    value: T | None = None
+    error: BaseException | None = None
+    accepted: bool = True
+    failure: Failure | None = None
+    empty: bool = False
+    retry_after: float | None = None
+
+    def unwrap(self) -> T:
+        """Return the value, or raise the captured error."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What is known of the end of an attempt that did not win.
+
+    `phase`: the last phase reached (``connect``, ``headers``, ``queue``, ``decode``, ``end``, ``thread``).
+    `cancel_sent` and `released` are instants; tokens are counts with their certainty.
+    """
+
+    phase: str = ""
+    cancel_sent: float | None = None
+    released: float | None = None
+    tokens: int | None = None
+    certainty: Certainty = Certainty.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of an attempt, as gates hear it. `launched` is False when a later gate refused it.
+
+    `latency` is the time to the first meaningful token in seconds, None where there was none; `censored_at` is
+    how long an attempt without one had been waiting when it was stopped or failed (R16).
+    """
+
+    attempt: Attempt
+    verdict: Verdict
+    failure: Failure | None = None
+    latency: float | None = None
+    censored_at: float | None = None
+    launched: bool = True
+    retry_after: float | None = None
+
+
+def all_repeatable(effects: Sequence[Effect]) -> bool:
+    """Whether a unit in which these effects may happen can be duplicated (an empty sequence can)."""
+    return all(effect.repeatable for effect in effects)
