@@ -1,0 +1,198 @@
+"""What surrounds a step: the run it belongs to, the attempt that runs now, the node it stands in.
+
+Context variables carry all three, so they reach tasks, worker threads (which copy the context) and subgraphs.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from agent_hedge.core.events import Reason
+from agent_hedge.core.ports import Refused
+from agent_hedge.core.step import Attempt, Place, Role
+
+RECOVERY_SHARE = 0.2
+"""Recoveries a run may make for each of its steps (R13)."""
+RECOVERY_FLOOR = 10
+"""Recoveries a run may make before any step counts (R13)."""
+
+
+def rail(steps: int, share: float) -> int:
+    """Return the hedges one run of `steps` may take from a fleet that spends `share` of its requests.
+
+    ceil(n b + 2 sqrt(n b)): two standard deviations above the mean, so that the rail stops a run that runs away
+    without costing a normal one its tail (DESIGN 5.10; a hard cap of n b alone takes p99 from 78.9 to 94.6 s).
+    """
+    mean = steps * share
+    return math.ceil(mean + 2 * math.sqrt(mean))
+
+
+class Run:
+    """One run: one absolute deadline and two purses, shared by all of its steps in any task or thread.
+
+    `deadline` is an instant on `clock`; `extra_attempts` counts hedges. Implements the `RunView` port.
+    """
+
+    def __init__(
+        self,
+        key: str = "",
+        *,
+        clock: Callable[[], float],
+        deadline: float = math.inf,
+        extra_attempts: int = 3,
+        generation: int = 0,
+        tenant: str = "",
+        principal: str = "",
+        priority: str = "interactive",
+        parent: Run | None = None,
+    ) -> None:
+        self.key = key
+        self.generation = generation
+        self.clock = clock
+        self.deadline = min(deadline, parent.deadline) if parent else deadline
+        self.extra_attempts = extra_attempts
+        self.tenant = tenant
+        self.principal = principal or tenant
+        self.priority = priority
+        self.parent = parent
+        self.opened_at = clock()
+        self.steps = 0
+        self.extra_attempts_used = 0
+        self.recoveries_used = 0
+        self._lock = threading.Lock()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds to the deadline (`math.inf` without one), never negative."""
+        return max(0.0, self.deadline - self.clock())
+
+    def begin_step(self) -> None:
+        """Count one logical request; it feeds the purse of recoveries."""
+        with self._lock:
+            self.steps += 1
+        if self.parent:
+            self.parent.begin_step()
+
+    def take(self, role: Role, now: float) -> Reason | None:
+        """Take one extra dispatch from the purse of its role; return `RUN_BUDGET` when that purse is empty."""
+        if self.parent and (refused := self.parent.take(role, now)):
+            return refused
+        with self._lock:
+            if role is Role.HEDGE and self.extra_attempts_used < self.extra_attempts:
+                self.extra_attempts_used += 1
+                return None
+            if role is Role.RECOVERY and self.recoveries_used < RECOVERY_SHARE * self.steps + RECOVERY_FLOOR:
+                self.recoveries_used += 1
+                return None
+        if self.parent:
+            self.parent.give_back(role)
+        return Reason.RUN_BUDGET
+
+    def give_back(self, role: Role) -> None:
+        """Return a dispatch that a later gate refused."""
+        with self._lock:
+            if role is Role.HEDGE:
+                self.extra_attempts_used -= 1
+            elif role is Role.RECOVERY:
+                self.recoveries_used -= 1
+        if self.parent:
+            self.parent.give_back(role)
+
+    def report(self) -> dict[str, object]:
+        """Return what the run has used so far; times in seconds."""
+        return {
+            "key": self.key,
+            "generation": self.generation,
+            "elapsed_s": self.clock() - self.opened_at,
+            "remaining_s": self.remaining,
+            "steps": self.steps,
+            "extra_attempts": self.extra_attempts,
+            "extra_attempts_used": self.extra_attempts_used,
+            "recoveries_used": self.recoveries_used,
+        }
+
+
+class ActiveAttempt:
+    """The attempt that the current code runs for. Reachable by `current_attempt()`, also in worker threads."""
+
+    __slots__ = ("_claim", "_first_token", "attempt", "cancelled", "certainty_tokens", "phase")
+
+    def __init__(self, attempt: Attempt, claim: Callable[[], bool], first_token: Callable[[], None]) -> None:
+        self.attempt = attempt
+        self.cancelled = False
+        """Set before a cancel is sent: code that cannot be cancelled may look at it and stop."""
+        self.phase = ""
+        self.certainty_tokens: int | None = None
+        self._claim = claim
+        self._first_token = first_token
+
+    @property
+    def target(self) -> Place:
+        return self.attempt.target
+
+    @property
+    def number(self) -> int:
+        return self.attempt.number
+
+    @property
+    def role(self) -> Role:
+        return self.attempt.role
+
+    @property
+    def id(self) -> str:
+        return self.attempt.id
+
+    @property
+    def deadline(self) -> float:
+        return self.attempt.deadline
+
+    def claim(self) -> bool:
+        """Win the race now, before a side effect: True for at most one attempt of a step. Callable in any thread."""
+        return self._claim()
+
+    def first_token(self) -> None:
+        """Say that the first meaningful token has come. Only in the run loop's thread."""
+        self._first_token()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
+    """Where in a graph the step stands; filled by an adapter from the framework's ambient configuration."""
+
+    node: str = ""
+    step: int = 0
+    path: str = ""
+    parent: tuple[str, ...] = ()
+    thread: str = ""
+    draining: Callable[[], bool] = field(default=lambda: False)
+    resumed: bool = False
+    durability: str = ""
+    verdict: Refused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Set by the test kit: hedge every step at once and let attempt `winner` speak first, or hedge none."""
+
+    hedge: bool
+    winner: int = 0
+
+
+run_scope: ContextVar[Run | None] = ContextVar("agent_hedge_run", default=None)
+attempt_scope: ContextVar[ActiveAttempt | None] = ContextVar("agent_hedge_attempt", default=None)
+step_scope: ContextVar[StepContext | None] = ContextVar("agent_hedge_step", default=None)
+forced: ContextVar[Forced | None] = ContextVar("agent_hedge_forced", default=None)
+
+
+def current_run() -> Run | None:
+    """Return the run this code belongs to, or None."""
+    return run_scope.get()
+
+
+def current_attempt() -> ActiveAttempt | None:
+    """Return the attempt this code runs for, or None outside any race."""
+    return attempt_scope.get()
