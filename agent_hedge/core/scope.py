@@ -53,7 +53,7 @@ class Run:
         self.key = key
         self.generation = generation
         self.clock = clock
-        self.deadline = min(deadline, parent.deadline) if parent else deadline
+        self.deadline: float = min(deadline, parent.deadline) if parent else deadline
         self.extra_attempts = extra_attempts
         self.tenant = tenant
         self.principal = principal or tenant

@@ -1,0 +1,628 @@
+"""The race: all attempts of one step, as a state machine. Facts in, commands out; no I/O and no clock.
+
+    open ──► committed ──► closed
+      └──────(failed)───────┘
+
+1. The first *acceptable* outcome wins; an error never beats an attempt that can still succeed (R1).
+2. While open, the policy says when the next attempt is due (a *hedge*); a failure makes one due at once (a
+   *recovery*). Every attempt asks the chooser for a place and every gate for a permit; a refused hedge is silence.
+3. The election happens once, under a lock, and is final: by the first meaningful token, by an accepted result, or by
+   `claim` from any thread before a side effect (R10). After it nothing is launched and nothing is exchanged (R3).
+4. When nothing is in flight and nothing more is due, the step has failed: the caller gets the primary's own error.
+5. A timer that is late means that the loop stood still: the trigger moves, and the sample is not believed (R4).
+6. The race is closed when every attempt has really ended, or was abandoned. Each attempt settles exactly once.
+7. Facts of one instant are taken in a fixed order: acceptable ones first, then by attempt number, timers last.
+
+Everything but `claim` is called by the thread of the run loop that drives the race. `engine/driver.py` carries the
+commands out with tasks, `testing/simulator.py` with a heap.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from random import getrandbits
+from typing import Any, NamedTuple, TypeAlias
+
+from agent_hedge.core.events import (
+    AttemptEnded,
+    AttemptRefused,
+    AttemptStarted,
+    CancelSent,
+    Committed,
+    Event,
+    FirstToken,
+    Reason,
+    StepClosed,
+    StepEnded,
+    StepStarted,
+    TriggerArmed,
+    TriggerLate,
+)
+from agent_hedge.core.ports import Chooser, FleetView, Gate, HedgePolicy, LatencyBook, Permit, Refused, RunView
+from agent_hedge.core.step import (
+    Attempt,
+    Effect,
+    Ended,
+    Failure,
+    Outcome,
+    Place,
+    Receipt,
+    Role,
+    StepKey,
+    Verdict,
+    instant,
+)
+from agent_hedge.errors import AllAttemptsFailed, DeadlineExceeded, HedgeError
+
+MAX_ATTEMPTS = 3
+"""Attempts of one step, of any role (R13; SRE book: three attempts say enough about the other side)."""
+LATE_S = 0.020
+"""A timer later than this means that the run loop stood still (R4)."""
+LATE_GRACE_S = 0.050
+"""What the trigger moves on top of the lateness, so that an answer that is already there can be read (R4)."""
+MAX_REARMS = 3
+
+_PRIMARY_REFUSALS = frozenset({Reason.DEADLINE, Reason.TOO_LATE})
+_NO_RECEIPT = Receipt()
+
+
+class Pass:
+    """A permit of a gate that does not care how the attempt ends. Use the constant `PASS`."""
+
+    def committed(self, *, at: float) -> None: ...
+    def settle(self, end: Ended, *, at: float) -> None: ...
+
+
+PASS = Pass()
+
+
+class Launch(NamedTuple):
+    """Dispatch this attempt in a task of its own."""
+
+    attempt: Attempt
+
+
+class Cancel(NamedTuple):
+    """Stop this attempt; it has lost (``superseded``), or its time is over (``deadline``, ``caller``)."""
+
+    number: int
+    cause: str
+
+
+class Commit(NamedTuple):
+    """This attempt has won: its stream, or its result to come, is the caller's."""
+
+    number: int
+
+
+class Answer(NamedTuple):
+    """Give this to the caller now. `cause` explains an error that stands for several."""
+
+    outcome: Outcome[Any]
+    cause: BaseException | None = None
+
+
+class Report(NamedTuple):
+    """Tell the observers."""
+
+    event: Event
+
+
+class Close(NamedTuple):
+    """Every attempt has ended: nothing more will come of this race."""
+
+
+Command: TypeAlias = Launch | Cancel | Commit | Answer | Report | Close
+
+
+class Token(NamedTuple):
+    """Fact: the first meaningful token of an attempt."""
+
+    number: int
+
+
+class Done(NamedTuple):
+    """Fact: an attempt brought an outcome."""
+
+    number: int
+    outcome: Outcome[Any]
+
+
+Fact: TypeAlias = Token | Done
+
+
+class State(StrEnum):
+    OPEN = "open"
+    COMMITTED = "committed"
+    FAILED = "failed"
+
+
+class _Leg:
+    """What the race knows of one attempt."""
+
+    __slots__ = ("attempt", "cancelled", "censored_at", "ended", "latency", "outcome", "permits")
+
+    def __init__(self, attempt: Attempt, permits: Sequence[Permit]) -> None:
+        self.attempt = attempt
+        self.permits = permits
+        self.latency: float | None = None
+        self.censored_at: float | None = None
+        self.outcome: Outcome[Any] | None = None
+        self.cancelled = ""
+        self.ended = False
+
+    @property
+    def running(self) -> bool:
+        return self.outcome is None and not self.cancelled
+
+
+class Race:
+    """One race. Its public attributes are what policies, gates and choosers see (`RaceView`)."""
+
+    __slots__ = (
+        "_claimed", "_commands", "_due", "_elected", "_legs", "_lock", "_observed", "_rearms", "_recover_at",
+        "_settled", "_spoken", "_unfinished", "barred", "candidates", "chooser", "commit_on_token", "deadline",
+        "effect", "effect_key", "excluded", "fleet", "gates", "hedges", "in_flight", "key", "last_launch_at",
+        "last_target", "latency", "max_attempts", "now", "policy", "run", "stalled", "started_at", "state",
+        "step_id", "wake_at", "winner",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: StepKey,
+        *,
+        policy: HedgePolicy,
+        chooser: Chooser,
+        candidates: Sequence[Place],
+        latency: LatencyBook,
+        fleet: FleetView,
+        gates: Sequence[Gate] = (),
+        run: RunView | None = None,
+        effect: Effect = Effect.UNKNOWN,
+        effect_key: str | None = None,
+        barred: Refused | None = None,
+        deadline: float = math.inf,
+        commit_on_token: bool = False,
+        max_attempts: int = MAX_ATTEMPTS,
+        observed: bool = False,
+        step_id: str | None = None,
+    ) -> None:
+        self.key = key
+        self.policy = policy
+        self.chooser = chooser
+        self.candidates = candidates
+        self.latency = latency
+        self.fleet = fleet
+        self.gates = gates
+        self.run = run
+        self.effect = effect
+        self.effect_key = effect_key
+        self.barred = barred
+        self.deadline = deadline
+        self.commit_on_token = commit_on_token
+        self.max_attempts = max_attempts
+        self.step_id = step_id or f"ahs-{getrandbits(64):016x}"
+        self.state = State.OPEN
+        self.winner: int | None = None
+        self.now = self.started_at = self.last_launch_at = 0.0
+        self.last_target = ""
+        self.hedges = self.in_flight = 0
+        self.excluded: frozenset[str] = frozenset()
+        self.stalled = False
+        self.wake_at: float | None = None
+        self._observed = observed
+        self._legs: list[_Leg] = []
+        self._commands: list[Command] = []
+        self._due: float | None = None
+        self._recover_at: float | None = None
+        self._rearms = self._unfinished = 0
+        self._spoken = self._settled = self._claimed = self._elected = False
+        self._lock = threading.Lock()
+
+    # --- what others see ----------------------------------------------------------------------------------------
+
+    @property
+    def launched(self) -> int:
+        return len(self._legs)
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        return [leg.attempt for leg in self._legs]
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the commit came through a side effect: the step must not be run again by itself."""
+        return self._claimed
+
+    @property
+    def closed(self) -> bool:
+        return self._settled and self._unfinished == 0
+
+    def is_running(self, number: int) -> bool:
+        """Whether this attempt may still bring something."""
+        return self._legs[number].running
+
+    # --- facts --------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Command]:
+        """Open the race: dispatch the primary, arm the trigger."""
+        self.now = self.started_at = now
+        if self._observed:
+            run_key = self.run.key if self.run else ""
+            self._report(StepStarted, deadline=self.deadline, run_key=run_key)
+        if refused := self._launch(Role.PRIMARY):
+            error: HedgeError = DeadlineExceeded(elapsed=0.0)
+            if refused.reason not in _PRIMARY_REFUSALS:
+                error = HedgeError(f"No attempt could be dispatched: {refused.reason} {refused.detail}".rstrip() + ".")
+            self._settle(Outcome(error=error, accepted=False))
+        return self._take()
+
+    def on_timer(self, now: float) -> list[Command]:
+        """The instant `wake_at` has come (or passed)."""
+        self.now = now
+        if self.wake_at is None or now < self.wake_at:
+            return []
+        if now >= self.deadline:
+            self._stop("deadline")
+        elif self._due is not None and now >= self._due:
+            late = now - self._due
+            if late > LATE_S and self._rearms < MAX_REARMS:
+                self._rearms += 1
+                self.stalled = True
+                self._due = instant(now + late + LATE_GRACE_S)
+                if self._observed:
+                    self._report(TriggerLate, late=late, due_at=self._due)
+            else:
+                self._due = None
+                self._launch(Role.HEDGE)
+        elif self._recover_at is not None and now >= self._recover_at:
+            self._recover()
+            self._fail_if_nothing_is_left()
+        return self._take()
+
+    def on_facts(self, facts: Iterable[Fact], now: float) -> list[Command]:
+        """Take the facts of one instant in the order of rule 7."""
+        commands: list[Command] = []
+        for fact in sorted(facts, key=self._rank):
+            if type(fact) is Token:
+                commands += self.on_token(fact.number, now)
+            else:
+                commands += self.on_outcome(fact.number, fact.outcome, now)  # type: ignore[union-attr]
+        return commands
+
+    def on_token(self, number: int, now: float) -> list[Command]:
+        """The first meaningful token of an attempt has come: it commits, or (with `accept`) disarms the trigger."""
+        self.now = now
+        leg = self._legs[number]
+        if leg.latency is None and leg.running:
+            self._saw_token(leg)
+            if self.commit_on_token:
+                self._elect(number)
+            else:
+                self._spoken = True
+                self._due = None
+        return self._take()
+
+    def on_outcome(self, number: int, outcome: Outcome[Any], now: float) -> list[Command]:
+        """An attempt brought a result, failed, or (as the winner) ended its stream."""
+        self.now = now
+        leg = self._legs[number]
+        if not leg.running:
+            return self._take()
+        leg.outcome = outcome
+        self.in_flight -= 1
+        if self.state is State.OPEN and outcome.accepted:
+            if leg.latency is None:
+                self._saw_token(leg)
+            self._elect(number)
+        if self.winner == number:
+            self._collect()
+            self._settle(outcome)
+        elif self.state is State.OPEN:
+            self._failed(leg, outcome)
+        return self._take()
+
+    def on_cancel(self, now: float) -> list[Command]:
+        """The caller has left: everything in flight is told to stop (R7)."""
+        self.now = now
+        self._stop("caller")
+        return self._take()
+
+    def on_ended(
+        self, number: int, now: float, receipt: Receipt = _NO_RECEIPT, *, abandoned: bool = False
+    ) -> list[Command]:
+        """An attempt's task has really ended, or was given up by the reaper."""
+        self.now = now
+        leg = self._legs[number]
+        if leg.ended:
+            return self._take()
+        leg.ended = True
+        self._unfinished -= 1
+        verdict = self._verdict(leg, abandoned)
+        outcome = leg.outcome
+        failure = outcome.failure if outcome and not leg.cancelled else None
+        if leg.permits:
+            retry_after = outcome.retry_after if outcome else None
+            end = Ended(leg.attempt, verdict, failure, leg.latency, leg.censored_at, True, retry_after)
+            for permit in leg.permits:
+                permit.settle(end, at=now)
+        if self._observed:
+            error = type(outcome.error).__name__ if outcome and outcome.error is not None else ""
+            self._report(
+                AttemptEnded,
+                attempt=leg.attempt,
+                verdict=verdict,
+                receipt=receipt,
+                failure=failure,
+                error=error,
+                latency=leg.latency,
+                censored_at=leg.censored_at,
+            )
+        if self._settled and self._unfinished == 0:
+            self._close()
+        return self._take()
+
+    def claim(self, number: int) -> bool:
+        """Elect this attempt before a side effect, from any thread; final. The driver then calls `on_claim`."""
+        with self._lock:
+            if self.winner is not None:
+                return self.winner == number
+            if self.state is not State.OPEN or not self._legs[number].running:
+                return False
+            self.state = State.COMMITTED
+            self.winner = number
+            self._claimed = True
+        return True
+
+    def on_claim(self, now: float) -> list[Command]:
+        """Carry out what a `claim` has decided: cancel the others."""
+        self.now = now
+        self._collect()
+        return self._take()
+
+    # --- the election -------------------------------------------------------------------------------------------
+
+    def _elect(self, number: int) -> None:
+        with self._lock:
+            if self.winner is not None or self.state is not State.OPEN:
+                return
+            self.state = State.COMMITTED
+            self.winner = number
+        self._collect()
+
+    def _collect(self) -> None:
+        """Turn a fresh election into commands; does nothing the second time."""
+        if self.winner is None or self._elected:
+            return
+        self._elected = True
+        winner = self._legs[self.winner]
+        self._due = self._recover_at = None
+        self._commands.append(Commit(self.winner))
+        for permit in winner.permits:
+            permit.committed(at=self.now)
+        if self._observed:
+            self._report(Committed, attempt=winner.attempt, by_claim=self._claimed)
+        if self._unfinished > 1:
+            self._cancel_all("superseded", but=self.winner)
+
+    # --- launching ----------------------------------------------------------------------------------------------
+
+    def _launch(self, role: Role) -> Refused | None:
+        """Dispatch the next attempt, or report why not. Then ask the policy when the next one is due."""
+        if len(self._legs) >= self.max_attempts:
+            return Refused(Reason.RUN_BUDGET, f"{self.max_attempts} attempts")
+        now = self.now
+        if now >= self.deadline:
+            return self._refuse(role, Refused(Reason.DEADLINE))
+        choice = self.chooser.choose(role, self)
+        if type(choice) is Refused:
+            return self._refuse(role, choice)
+        if choice.not_before > now:  # type: ignore[union-attr]
+            if role is Role.RECOVERY and choice.not_before < self.deadline:  # type: ignore[union-attr]
+                self._recover_at = instant(choice.not_before)  # type: ignore[union-attr]
+                return None
+            return self._refuse(role, Refused(Reason.PUSHBACK))
+        attempt = Attempt(len(self._legs), role, choice.target, now, self.deadline, self.effect_key)  # type: ignore[union-attr]
+        permits: list[Permit] = []
+        for gate in self.gates:
+            answer = gate.admit(attempt, self)
+            if answer is PASS:
+                continue
+            if type(answer) is Refused:
+                if role is Role.PRIMARY and answer.reason not in _PRIMARY_REFUSALS:
+                    continue
+                self._void(permits, attempt)
+                return self._refuse(role, answer)
+            permits.append(answer)  # type: ignore[arg-type]
+        with self._lock:
+            open_ = self.state is State.OPEN
+            if open_:
+                self._legs.append(_Leg(attempt, permits))
+        if not open_:
+            self._void(permits, attempt)
+            return None
+        self._unfinished += 1
+        self.in_flight += 1
+        self.hedges += role is Role.HEDGE
+        self.last_launch_at = now
+        self.last_target = attempt.target.name
+        if self._observed:
+            self._report(AttemptStarted, attempt=attempt)
+        self._commands.append(Launch(attempt))
+        self._arm()
+        return None
+
+    def _arm(self) -> None:
+        self._due = None
+        if self._spoken or len(self._legs) >= self.max_attempts:
+            return
+        due = self.policy.next_launch_at(self)
+        if due is None:
+            return
+        if type(due) is Refused:
+            self._refuse(Role.HEDGE, due)
+            return
+        self._due = instant(due)  # type: ignore[arg-type]
+        if self._due <= self.now:
+            self._due = None
+            self._launch(Role.HEDGE)
+        elif self._observed:
+            self._report(TriggerArmed, due_at=self._due)
+
+    def _refuse(self, role: Role, refused: Refused) -> Refused:
+        if self._observed:
+            self._report(AttemptRefused, role=role, reason=refused.reason, detail=refused.detail)
+        return refused
+
+    def _void(self, permits: Iterable[Permit], attempt: Attempt) -> None:
+        for permit in permits:
+            permit.settle(Ended(attempt, Verdict.UNKNOWN, launched=False), at=self.now)
+
+    # --- failing ------------------------------------------------------------------------------------------------
+
+    def _failed(self, leg: _Leg, outcome: Outcome[Any]) -> None:
+        if leg.latency is None:
+            self._censor(leg)
+        if outcome.failure is Failure.REQUEST:
+            self._spoken = True
+            self._due = self._recover_at = None
+            self.max_attempts = len(self._legs)
+        else:
+            if outcome.failure is Failure.TARGET:
+                self.excluded |= {leg.attempt.target.name}
+            self._recover()
+        self._fail_if_nothing_is_left()
+
+    def _recover(self) -> None:
+        self._recover_at = None
+        self._launch(Role.RECOVERY)
+
+    def _fail_if_nothing_is_left(self) -> None:
+        if self.in_flight or self._recover_at is not None or self.state is not State.OPEN:
+            return
+        outcomes = [leg.outcome for leg in self._legs if leg.outcome is not None]
+        for number, outcome in enumerate(outcomes):
+            if outcome.empty:  # a clean end without anything meaningful is an answer when nothing else is (R2)
+                self._elect(number)
+                self._settle(outcome)
+                return
+        with self._lock:
+            if self.state is not State.OPEN:
+                return
+            self.state = State.FAILED
+        errors = [outcome.error for outcome in outcomes if isinstance(outcome.error, Exception)]
+        cause = None
+        if len(errors) > 1:
+            cause = AllAttemptsFailed(errors)
+            cause.__cause__ = errors[0].__cause__
+        self._settle(outcomes[0], cause)
+
+    def _stop(self, cause: str) -> None:
+        """The deadline has passed or the caller has left, before or after the commit."""
+        if self._settled:
+            self._cancel_all(cause)
+            return
+        with self._lock:
+            if self.state is State.OPEN:
+                self.state = State.FAILED
+        running = [str(leg.attempt) for leg in self._legs if leg.running]
+        self._cancel_all(cause)
+        if cause == "deadline":
+            error = DeadlineExceeded(elapsed=self.now - self.started_at, running=running)
+            self._settle(Outcome(error=error, accepted=False))
+        else:
+            self._settle(Outcome(accepted=False), error="Cancelled")
+
+    def _cancel_all(self, cause: str, but: int | None = None) -> None:
+        for number, leg in enumerate(self._legs):
+            if number != but and leg.running:
+                leg.cancelled = cause
+                self.in_flight -= 1
+                if leg.latency is None:
+                    self._censor(leg)
+                self._commands.append(Cancel(number, cause))
+                if self._observed:
+                    self._report(CancelSent, attempt=leg.attempt, cause=cause)
+
+    # --- settling -----------------------------------------------------------------------------------------------
+
+    def _settle(self, outcome: Outcome[Any], cause: BaseException | None = None, *, error: str = "") -> None:
+        """The caller's answer is known."""
+        if self._settled:
+            return
+        self._settled = True
+        self._due = self._recover_at = None
+        self._commands.append(Answer(outcome, cause))
+        if self._observed:
+            self._report(
+                StepEnded,
+                winner=None if self.winner is None else self._legs[self.winner].attempt,
+                launched=len(self._legs),
+                elapsed=self.now - self.started_at,
+                error=error or (type(outcome.error).__name__ if outcome.error is not None else ""),
+            )
+        if self._unfinished == 0:
+            self._close()
+
+    def _close(self) -> None:
+        if self._observed:
+            self._report(StepClosed)
+        self._commands.append(Close())
+
+    def _verdict(self, leg: _Leg, abandoned: bool) -> Verdict:
+        if abandoned:
+            return Verdict.ABANDONED
+        if leg.cancelled == "superseded":
+            return Verdict.SUPERSEDED
+        if leg.cancelled:
+            return Verdict.CANCELLED
+        if leg.outcome is None:
+            return Verdict.UNKNOWN
+        if leg.attempt.number == self.winner and leg.outcome.error is None:
+            return Verdict.WON
+        if leg.outcome.accepted:
+            return Verdict.WON if leg.attempt.number == self.winner else Verdict.SUPERSEDED
+        return Verdict.FAILED
+
+    # --- latency ------------------------------------------------------------------------------------------------
+
+    def _saw_token(self, leg: _Leg) -> None:
+        if self._due is not None and self.now - self._due > LATE_S:
+            self.stalled = True
+        attempt = leg.attempt
+        leg.latency = self.now - attempt.started_at
+        if not self.stalled:
+            self.latency.record(self.key, attempt.target.name, leg.latency, self.now)
+        if self._observed:
+            self._report(FirstToken, attempt=attempt, latency=leg.latency)
+
+    def _censor(self, leg: _Leg) -> None:
+        leg.censored_at = self.now - leg.attempt.started_at
+        if not self.stalled:
+            self.latency.record_censored(self.key, leg.attempt.target.name, leg.censored_at, self.now)
+
+    # --- commands -----------------------------------------------------------------------------------------------
+
+    def _report(self, kind: type[Event], **facts: Any) -> None:
+        self._commands.append(Report(kind(step_id=self.step_id, key=self.key, at=self.now, **facts)))
+
+    def _take(self) -> list[Command]:
+        """Hand out the commands gathered so far, and say when to wake up next."""
+        if self._settled:
+            self.wake_at = None
+        else:
+            wake = self.deadline
+            if self._due is not None and self._due < wake:
+                wake = self._due
+            if self._recover_at is not None and self._recover_at < wake:
+                wake = self._recover_at
+            self.wake_at = wake if wake < math.inf else None
+        commands, self._commands = self._commands, []
+        return commands
+
+    def _rank(self, fact: Fact) -> tuple[bool, int]:
+        acceptable = self.commit_on_token if type(fact) is Token else fact.outcome.accepted  # type: ignore[union-attr]
+        return not acceptable, fact.number
