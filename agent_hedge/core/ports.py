@@ -8,7 +8,8 @@ implementation runs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from agent_hedge.core.events import Event, Reason
 from agent_hedge.core.step import Attempt, Effect, Ended, Failure, Place, Role, StepKey
+from agent_hedge.errors import ConfigurationError
 
 T = TypeVar("T")
 
@@ -237,11 +239,8 @@ class BudgetLease(Protocol):
 class TaskHandle(Protocol):
     """A running attempt."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> object: ...
     def done(self) -> bool: ...
-    async def wait(self) -> None:
-        """Wait until it is done; never raises its error."""
-        ...
 
 
 class TimerHandle(Protocol):
@@ -249,7 +248,7 @@ class TimerHandle(Protocol):
 
 
 class Waiter(Protocol):
-    """A one-shot flag that one task waits for."""
+    """A one-shot flag that one task waits for. `set` may be called more than once."""
 
     def set(self) -> None: ...
     async def wait(self) -> None: ...
@@ -258,14 +257,23 @@ class Waiter(Protocol):
 class Spawner(Protocol):
     """Tasks and timers of one run loop (asyncio or trio)."""
 
+    @property
+    def cancelled(self) -> type[BaseException]:
+        """What this loop raises in a task that is cancelled."""
+        ...
+
     def now(self) -> float: ...
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> TaskHandle:
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> TaskHandle:
         """Start a task of its own, in a copy of the caller's context."""
         ...
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> TimerHandle: ...
-    def call_soon(self, callback: Callable[[], None]) -> None: ...
-    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None: ...
+    async def join(self, tasks: Collection[TaskHandle]) -> None:
+        """Wait until all of them are done; never raises their errors."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle: ...
+    def call_soon(self, callback: Callable[[], object]) -> object: ...
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> object: ...
     def waiter(self) -> Waiter: ...
 
 
@@ -306,6 +314,36 @@ class Codec(Protocol):
 
 
 # --- stores (asynchronous, on the background loop) --------------------------------------------------------------
+#
+# Rows check their own text when they are made, so that what a database would choke on, cut or read differently (NUL,
+# lone surrogates, endless names) is a `ConfigurationError` before any statement is built (R20). Every verb raises
+# `StoreUnavailable` when the store cannot be reached, answers too late, or cannot be trusted.
+
+NAME_LIMIT = 255
+"""Longest name of a tool, namespace, target, principal or worker, in characters."""
+KEY_LIMIT = 512
+"""Longest run key, thread id, step key or scope, in characters."""
+NOTE_LIMIT = 2000
+"""Longest free text of a person (notes, reasons), in characters."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def check_text(value: object, what: str, limit: int, *, empty: bool = True) -> None:
+    """Refuse text that not every store can hold as it is. The error never quotes the text."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what} must be a string, not {type(value).__name__}")
+    if not value and not empty:
+        raise ConfigurationError(f"{what} must not be empty")
+    if len(value) > limit:
+        raise ConfigurationError(f"{what} is {len(value)} characters long; at most {limit} are allowed")
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise ConfigurationError(f"{what} holds a NUL or a lone surrogate")
+
+
+def check_digest(value: str, what: str) -> None:
+    """Refuse anything but SHA-256 hex: nothing readable goes into a key column."""
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ConfigurationError(f"{what} must be SHA-256 hex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,22 +359,44 @@ class EffectRow:
     repeat_allowed: bool = True
     schema_hash: str = ""
     rules: Mapping[str, Mapping[str, str]] | None = None
+    settings: Mapping[str, Any] | None = None
+    """What else was declared and can be stored: key, scope, commutes, retention, key_param, at_least_once."""
     note: str = ""
     revision: int = 0
     updated_at: float = 0.0
+    """Epoch seconds."""
     updated_by: str = ""
+    withdrawn: bool = False
+    """Only in history: the line that took the entry away."""
+    problem: str = ""
+    """Why the stored row makes no sense; its effect is then `UNKNOWN`."""
+
+    def __post_init__(self) -> None:
+        check_text(self.namespace, "a namespace", NAME_LIMIT)
+        check_text(self.name, "a tool name", NAME_LIMIT, empty=False)
+        check_text(self.note, "a note", NOTE_LIMIT)
+        check_text(self.updated_by, "an author", NAME_LIMIT)
 
 
 class EffectStore(Protocol):
     """The registry's rows; every write is a new revision and a line of history."""
 
     async def read(self) -> tuple[int, Sequence[EffectRow]]:
-        """Return the newest revision and all rows."""
+        """Return the newest revision and all rows. A row that makes no sense comes back with its `problem`."""
         ...
 
     async def revision(self) -> int: ...
-    async def write(self, rows: Sequence[EffectRow], *, by: str) -> int: ...
-    async def history(self, namespace: str, name: str) -> Sequence[EffectRow]: ...
+    async def write(self, rows: Sequence[EffectRow], *, by: str) -> int:
+        """Insert or replace the rows of (namespace, name, source); return the revision they got."""
+        ...
+
+    async def withdraw(self, namespace: str, name: str, source: str, *, by: str) -> int:
+        """Take one entry away and keep its history; return the revision (unchanged when there was none)."""
+        ...
+
+    async def history(self, namespace: str, name: str) -> Sequence[EffectRow]:
+        """Return every version there was, oldest first."""
+        ...
 
 
 class EffectSource(Protocol):
@@ -350,6 +410,7 @@ class ClaimState(StrEnum):
     DONE = "done"
     IN_DOUBT = "in_doubt"
     FAILED = "failed"
+    """It is known that nothing happened: the row may be taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,46 +423,108 @@ class Claim:
     owner: str
     """The incarnation of the process: unique per start."""
     attempt_id: str
+    """Unique per execution; a row is ours iff it carries our attempt id."""
+    effect: Effect = Effect.ONCE
     run_key: str = ""
     thread: str = ""
     call_id: str = ""
     principal: str = ""
     state: ClaimState = ClaimState.RUNNING
     confirmed: bool = False
+    executions: int = 1
+    """How often the effect was dispatched under this key: 1 + take-overs."""
     lease_left: float = 0.0
     """Seconds until the owner may be called dead, on the database's clock; negative: expired."""
     age: float = 0.0
-    """Seconds since the claim, on the database's clock."""
+    """Seconds since the first claim of this key, on the database's clock."""
+    claimed_at: float = 0.0
+    """Epoch seconds of the first claim, for people; nothing is decided by it."""
     result: bytes | None = None
     note: str = ""
 
+    def __post_init__(self) -> None:
+        check_digest(self.effect_key, "an effect key")
+        if self.args_fingerprint:
+            check_digest(self.args_fingerprint, "an argument fingerprint")
+        check_text(self.tool, "a tool name", NAME_LIMIT, empty=False)
+        check_text(self.owner, "an owner", NAME_LIMIT, empty=False)
+        check_text(self.attempt_id, "an attempt id", NAME_LIMIT, empty=False)
+        check_text(self.run_key, "a run key", KEY_LIMIT)
+        check_text(self.thread, "a thread id", KEY_LIMIT)
+        check_text(self.call_id, "a call id", KEY_LIMIT)
+        check_text(self.principal, "a principal", NAME_LIMIT)
+        check_text(self.note, "a note", NOTE_LIMIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """A restored backup: claims made in [`since`, `until`] may be missing. Epoch seconds on the database's clock."""
+
+    since: float
+    until: float
+
 
 class ClaimStore(Protocol):
-    """Claims. `claim` is durable before it returns: no claim, no dispatch (R11)."""
+    """Claims. `claim` is durable before it returns: no claim, no dispatch (R11).
+
+    Every verb may be repeated after a lost reply: the attempt id tells whose row stands. Rows that are running or in
+    doubt are never deleted.
+    """
 
     async def claim(self, claim: Claim, *, lease: float) -> Claim:
         """Insert unless the key exists; return the row that stands (ours iff its `attempt_id` is)."""
         ...
 
-    async def renew(self, effect_key: str, attempt_id: str, *, lease: float) -> bool: ...
+    async def renew(self, effect_key: str, attempt_id: str, *, lease: float) -> bool:
+        """Extend the lease of our running row to `lease` seconds from now. False: it is not ours or not running."""
+        ...
+
     async def settle(
         self, effect_key: str, attempt_id: str, state: ClaimState, *, result: bytes | None = None, note: str = ""
     ) -> bool:
-        """Move the owner's row to `state`; a late owner may still move in_doubt to done. False: not ours."""
+        """Move the row of this attempt to `state`, from running or, to done or failed, from in_doubt.
+
+        A late owner and a person with an answer use it alike. True also when it already stands so; False: not ours.
+        """
         ...
 
     async def mark_in_doubt(self, effect_key: str, *, if_expired: bool = True) -> Claim | None:
-        """Move a running row whose lease has run out to in_doubt."""
+        """Move a running row (whose lease has run out) to in_doubt; return the row if it is in doubt now."""
         ...
 
     async def take_over(self, claim: Claim, *, previous_attempt: str, lease: float) -> Claim:
-        """Claim a row again whose previous execution may be repeated (compare-and-set on its attempt id)."""
+        """Claim a row again whose previous execution may be repeated (compare-and-set on its attempt id).
+
+        Takes failed, in-doubt and expired rows, never a live or done one. Returns the row that stands.
+        """
         ...
 
-    async def confirm(self, effect_keys: Iterable[str]) -> None: ...
+    async def confirm(self, effect_keys: Iterable[str]) -> None:
+        """Remember that the checkpointer has returned these calls."""
+        ...
+
     async def get(self, effect_key: str) -> Claim | None: ...
-    async def of_thread(self, thread: str) -> Sequence[Claim]: ...
-    async def of_run(self, run_key: str) -> Sequence[Claim]: ...
+    async def of_thread(self, thread: str) -> Sequence[Claim]:
+        """Return the claims of a thread, oldest first, without their results."""
+        ...
+
+    async def of_run(self, run_key: str) -> Sequence[Claim]:
+        """Return the claims of a run, oldest first, without their results."""
+        ...
+
+    async def recent(self, limit: int, *, states: Sequence[ClaimState] = ()) -> Sequence[Claim]:
+        """Return the newest claims (in these states), newest first, without their results."""
+        ...
+
+    async def prune(self, older_than: float) -> int:
+        """Delete done and failed rows settled more than `older_than` seconds ago; return how many."""
+        ...
+
+    async def fence(self, since: float) -> Fence:
+        """Remember that claims since this epoch may have been lost with a restored backup."""
+        ...
+
+    async def fenced(self) -> Fence | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,37 +536,83 @@ class RunRow:
     deadline_epoch: float | None = None
     remaining: float | None = None
     extra_attempts: int | None = None
+    """The purse of hedges; None: not limited by the run."""
     hedges_used: int = 0
     hedges_granted: int = 0
     recoveries_used: int = 0
     steps: int = 0
     state: str = "open"
     sticky_target: str = ""
+    updated_at: float = 0.0
+    """Epoch seconds; set by the store."""
+
+    def __post_init__(self) -> None:
+        check_text(self.run_key, "a run key", KEY_LIMIT, empty=False)
+        check_text(self.state, "a run state", NAME_LIMIT, empty=False)
+        check_text(self.sticky_target, "a target name", NAME_LIMIT)
 
 
 class RunStore(Protocol):
-    async def load(self, run_key: str) -> RunRow | None: ...
-    async def save(self, row: RunRow) -> None: ...
-    async def grant(self, run_key: str, generation: int, block: int) -> int:
-        """Grant up to `block` hedges of the run's purse durably; return how many."""
+    async def load(self, run_key: str) -> RunRow | None:
+        """Return the newest generation of a run."""
         ...
 
-    async def recent(self, limit: int) -> Sequence[RunRow]: ...
+    async def save(self, row: RunRow) -> None:
+        """Insert or update a generation. Counts never go down: several processes may serve one run.
+
+        `hedges_granted` is written at the first save only; after that it moves by `grant`.
+        """
+        ...
+
+    async def grant(self, run_key: str, generation: int, block: int) -> int:
+        """Grant up to `block` hedges of the run's purse durably; return how many (0 for an unknown run)."""
+        ...
+
+    async def recent(self, limit: int) -> Sequence[RunRow]:
+        """Return the runs touched last, newest first."""
+        ...
+
+    async def prune(self, older_than: float) -> int:
+        """Delete runs not touched for `older_than` seconds; return how many."""
+        ...
 
 
 class StepStore(Protocol):
-    """Logical requests and physical attempts, settled exactly once (R18). Rows are column -> value mappings."""
+    """Logical requests and physical attempts, settled exactly once (R18).
+
+    Rows are column -> value mappings with `step_id` or `attempt_id`; a later row for the same id fills in what was
+    not known before. Once an `outcome` or a `decision` is stored it stays.
+    """
 
     async def add_steps(self, rows: Sequence[Mapping[str, Any]]) -> None: ...
     async def add_attempts(self, rows: Sequence[Mapping[str, Any]]) -> None: ...
     async def steps_of(self, run_key: str) -> Sequence[Mapping[str, Any]]: ...
+    async def attempts_of(self, run_key: str) -> Sequence[Mapping[str, Any]]: ...
+    async def since(self, epoch: float, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Return the steps started since then, newest first."""
+        ...
+
+    async def prune(self, before: float) -> int:
+        """Delete steps and attempts started before this epoch; return how many steps."""
+        ...
 
 
 class SliceStore(Protocol):
     """Latency slices of all workers: mergeable counts by key, slice and worker."""
 
-    async def put(self, worker: str, rows: Sequence[tuple[str, int, bytes]]) -> None: ...
-    async def since(self, epoch: int) -> Sequence[tuple[str, int, bytes]]: ...
+    async def put(self, worker: str, rows: Sequence[tuple[str, int, bytes]]) -> None:
+        """Insert or replace this worker's slices: (key, epoch of the slice, counts)."""
+        ...
+
+    async def since(self, epoch: int) -> Sequence[tuple[str, int, bytes]]:
+        """Return the slices of all workers from `epoch` on, oldest first."""
+        ...
+
+    async def prune(self, before: int) -> int: ...
+
+
+SCOPE_KINDS = ("fleet", "target", "node", "tenant")
+SWITCH_MODES = ("on", "shadow", "off", "drain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -458,7 +627,34 @@ class Switch:
     reason: str = ""
     until: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.scope_kind not in SCOPE_KINDS:
+            raise ConfigurationError(f"a switch stands for one of {', '.join(SCOPE_KINDS)}")
+        if self.mode not in SWITCH_MODES:
+            raise ConfigurationError(f"a switch is set to one of {', '.join(SWITCH_MODES)}")
+        check_text(self.scope, "a scope", KEY_LIMIT)
+        check_text(self.reason, "a reason", NOTE_LIMIT)
+
 
 class SwitchStore(Protocol):
-    async def switches(self) -> Sequence[Switch]: ...
+    async def switches(self) -> Sequence[Switch]:
+        """Return the switches in force (those past their `until` left out).
+
+        A stored row that makes no sense comes back as ``off``, with the reason.
+        """
+        ...
+
     async def set(self, switch: Switch) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """The store ports of one database (or one memory), opened and closed together."""
+
+    effects: EffectStore
+    claims: ClaimStore
+    runs: RunStore
+    steps: StepStore
+    slices: SliceStore
+    switches: SwitchStore
+    close: Callable[[], Awaitable[None]]

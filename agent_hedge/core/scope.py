@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Refused
-from agent_hedge.core.step import Attempt, Place, Role
+from agent_hedge.core.step import Attempt, Certainty, Place, Role
 
 RECOVERY_SHARE = 0.2
 """Recoveries a run may make for each of its steps (R13)."""
@@ -119,14 +119,19 @@ class Run:
 class ActiveAttempt:
     """The attempt that the current code runs for. Reachable by `current_attempt()`, also in worker threads."""
 
-    __slots__ = ("_claim", "_first_token", "attempt", "cancelled", "certainty_tokens", "phase")
+    __slots__ = ("_claim", "_first_token", "attempt", "cancelled", "certainty", "phase", "started", "tokens")
 
     def __init__(self, attempt: Attempt, claim: Callable[[], bool], first_token: Callable[[], None]) -> None:
         self.attempt = attempt
         self.cancelled = False
         """Set before a cancel is sent: code that cannot be cancelled may look at it and stop."""
+        self.started = False
+        """Whether its task has taken its first step."""
         self.phase = ""
-        self.certainty_tokens: int | None = None
+        """The last phase reached, for the receipt: ``connect``, ``headers``, ``decode``, ``end``, ``thread``."""
+        self.tokens: int | None = None
+        """Completion tokens seen, for the receipt, with their certainty."""
+        self.certainty = Certainty.UNKNOWN
         self._claim = claim
         self._first_token = first_token
 

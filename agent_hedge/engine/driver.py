@@ -1,0 +1,310 @@
+"""Drives one race: every attempt a task of its own, one timer and one waiter a race.
+
+The race decides, the driver carries out. The caller waits for a single flag; attempts post facts; nothing here
+looks at an outcome to decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+
+from agent_hedge.core.classify import classify, retry_after
+from agent_hedge.core.events import AttemptStarted, Event
+from agent_hedge.core.ports import Classifier, Spawner, TaskHandle, TimerHandle
+from agent_hedge.core.race import (
+    Answer,
+    Cancel,
+    Close,
+    Command,
+    Commit,
+    Done,
+    Fact,
+    Launch,
+    Race,
+    Report,
+    State,
+    Token,
+)
+from agent_hedge.core.scope import ActiveAttempt, Forced, attempt_scope, forced
+from agent_hedge.core.step import Attempt, Failure, Outcome, Receipt
+from agent_hedge.engine.funnel import Funnel
+from agent_hedge.engine.reaper import Reaper
+from agent_hedge.errors import AnswerRejected, AttemptCancelled
+
+T = TypeVar("T")
+Call = Callable[[ActiveAttempt], Awaitable[T]]
+
+NOBODY = Funnel()
+
+
+def accept_all(_: object) -> bool:
+    return True
+
+
+class Driver(Generic[T]):
+    """One race and its tasks. `call` runs once per attempt, in that attempt's own task."""
+
+    __slots__ = (
+        "_accept", "_active", "_call", "_classify", "_ended", "_facts", "_flushing", "_forced", "_funnel", "_held",
+        "_reaper", "_spawner", "_started", "_tasks", "_timer", "_timer_at", "_waiter", "answer", "closed",
+        "committed", "race",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        race: Race,
+        call: Call[T],
+        *,
+        spawner: Spawner,
+        reaper: Reaper,
+        accept: Callable[[T], bool] = accept_all,
+        classifier: Classifier = classify,
+        funnel: Funnel = NOBODY,
+    ) -> None:
+        self.race = race
+        self.answer: Answer | None = None
+        self.committed: int | None = None
+        self.closed = False
+        self._call = call
+        self._spawner = spawner
+        self._reaper = reaper
+        self._accept = accept
+        self._classify = classifier
+        self._funnel = funnel
+        self._active: list[ActiveAttempt] = []
+        self._tasks: list[TaskHandle | None] = []
+        self._started: dict[int, Event] = {}
+        self._facts: list[Fact] = []
+        self._ended: list[int] = []
+        self._held: list[Fact] = []
+        self._flushing = False
+        self._timer: TimerHandle | None = None
+        self._timer_at = 0.0
+        self._waiter = spawner.waiter()
+        self._forced: Forced | None = forced.get()
+
+    # --- the caller's side --------------------------------------------------------------------------------------
+
+    async def run(self) -> T:
+        """Start the race and return the winner's result, or raise what the race has settled on."""
+        self._carry_out(self.race.start(self._spawner.now()))
+        if self.answer is None:
+            try:
+                await self._waiter.wait()
+            except self._spawner.cancelled:
+                await self.leave()
+                raise
+        return self.unwrap()
+
+    async def until_committed(self) -> None:
+        """Start the race and wait until a winner is elected or the step has failed (for streams)."""
+        self._carry_out(self.race.start(self._spawner.now()))
+        if self.answer is None and self.committed is None:
+            try:
+                await self._waiter.wait()
+            except self._spawner.cancelled:
+                await self.leave()
+                raise
+
+    async def leave(self) -> None:
+        """The caller goes: cancel what is in flight and join it, at most the reaper's grace (R7)."""
+        self._carry_out(self.race.on_cancel(self._spawner.now()))
+        pending = [task for task in self._tasks if task is not None and not task.done()]
+        if pending:
+            with anyio.move_on_after(self._reaper.grace, shield=True):
+                await self._spawner.join(pending)
+
+    def unwrap(self) -> T:
+        """Return the answer or raise it; a step that failed with several errors raises the primary's `from` them."""
+        answer = self.answer
+        assert answer is not None
+        error = answer.outcome.error
+        try:
+            if error is None:
+                return cast("T", answer.outcome.value)
+            if answer.cause is not None:
+                raise error from answer.cause
+            raise error
+        finally:
+            del error, answer  # an exception that keeps its own frame alive is a cycle
+
+    # --- the attempt's side -------------------------------------------------------------------------------------
+
+    async def _attempt(self, active: ActiveAttempt) -> None:
+        number = active.attempt.number
+        if active.cancelled:  # before its first step: nothing was sent
+            self._end(number)
+            return
+        active.started = True
+        attempt_scope.set(active)
+        try:
+            if number in self._started:
+                with self._funnel.around(self._started.pop(number)):
+                    value = await self._call(active)
+            else:
+                value = await self._call(active)
+            if self._accept is accept_all or self._accept(value):
+                outcome: Outcome[Any] = Outcome(value)
+            else:
+                outcome = Outcome(value, AnswerRejected(), False, Failure.RECOVERABLE)
+        except self._spawner.cancelled:
+            if active.cancelled:
+                self._end(number)
+                raise
+            error = AttemptCancelled()
+            self._done(number, Outcome(None, error, False, Failure.RECOVERABLE))
+            return
+        except Exception as error:
+            outcome = self.outcome_of(error)
+        self._done(number, outcome)
+
+    def outcome_of(self, error: BaseException) -> Outcome[Any]:
+        """Classify what an attempt raised."""
+        failure = self._classify(error)
+        if failure is None:
+            return Outcome(None, error)
+        return Outcome(None, error, False, failure, False, retry_after(error))
+
+    def _done(self, number: int, outcome: Outcome[Any]) -> None:
+        self._post(Done(number, outcome))
+        self._end(number)
+
+    def _end(self, number: int) -> None:
+        if self._facts or self._held:
+            self._ended.append(number)
+            return
+        active = self._active[number]
+        task = self._tasks[number]
+        if task is not None:
+            self._reaper.forget(task)
+        receipt = Receipt(phase=active.phase, tokens=active.tokens, certainty=active.certainty)
+        self._carry_out(self.race.on_ended(number, self._spawner.now(), receipt))
+
+    # --- facts --------------------------------------------------------------------------------------------------
+
+    def _post(self, fact: Fact) -> None:
+        """Take a fact: at once when the attempt is alone, together with the others of its instant when it is not."""
+        if self._forced is not None and self._hold(fact):
+            return
+        if self.race.in_flight <= 1 and not self._facts:
+            now = self._spawner.now()
+            if type(fact) is Done:
+                self._carry_out(self.race.on_outcome(fact.number, fact.outcome, now))
+            else:
+                self._carry_out(self.race.on_token(fact.number, now))
+            return
+        self._facts.append(fact)
+        if not self._flushing:
+            self._flushing = True
+            self._after_this_instant(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        facts, self._facts = self._facts, []
+        if facts:
+            self._carry_out(self.race.on_facts(facts, self._spawner.now()))
+        ended, self._ended = self._ended, []
+        for number in ended:
+            self._end(number)
+
+    def _after_this_instant(self, callback: Callable[[], None]) -> None:
+        """Run `callback` when every task that is due at this instant has had its turn (rule 7 of the race)."""
+        self._spawner.call_soon(lambda: self._spawner.call_soon(callback))
+
+    def _hold(self, fact: Fact) -> bool:
+        """The test kit names the winner: facts of the others wait until it has won, or can no longer win."""
+        named = cast("Forced", self._forced)
+        if not named.hedge or self.race.launched <= named.winner:
+            self._forced = None
+            return False
+        if fact.number != named.winner:
+            self._held.append(fact)
+            return True
+        self._carry_out(self.race.on_facts([fact], self._spawner.now()))
+        if type(fact) is Done or self.race.state is not State.OPEN:
+            self._forced = None
+            self._facts, self._held = self._held, []
+            self._after_this_instant(self._flush)
+        return True
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._after_this_instant(self._due)
+
+    def _due(self) -> None:
+        if self._facts:
+            self._flush()
+        if self.race.wake_at is not None:
+            self._carry_out(self.race.on_timer(self._spawner.now()))
+
+    def _claim(self, number: int) -> bool:
+        won = self.race.claim(number)
+        if won:
+            self._spawner.call_soon_threadsafe(self._on_claim)
+        return won
+
+    def _on_claim(self) -> None:
+        self._carry_out(self.race.on_claim(self._spawner.now()))
+
+    # --- commands -----------------------------------------------------------------------------------------------
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            kind = type(command)
+            if kind is Launch:
+                self._launch(command.attempt)  # type: ignore[union-attr]
+            elif kind is Answer:
+                self.answer = command  # type: ignore[assignment]
+                self._waiter.set()
+            elif kind is Commit:
+                self.committed = command.number  # type: ignore[union-attr]
+                if self.race.commit_on_token:
+                    self._waiter.set()
+            elif kind is Cancel:
+                self._cancel(command)  # type: ignore[arg-type]
+            elif kind is Report:
+                event: Event = command.event  # type: ignore[union-attr]
+                if type(event) is AttemptStarted:
+                    self._started[event.attempt.number] = event
+                else:
+                    self._funnel.tell(event)
+            elif kind is Close:
+                self.closed = True
+        self._arm()
+
+    def _launch(self, attempt: Attempt) -> None:
+        number = attempt.number
+        active = ActiveAttempt(attempt, lambda: self._claim(number), lambda: self._post(Token(number)))
+        self._active.append(active)
+        self._tasks.append(None)
+        self._tasks[number] = self._spawner.spawn(self._attempt(active), name=f"agent_hedge {attempt}")
+
+    def _cancel(self, command: Cancel) -> None:
+        number = command.number
+        active, task = self._active[number], self._tasks[number]
+        active.cancelled = True
+        if task is None or task.done() or not active.started:
+            return
+        task.cancel()
+        name = f"{active.attempt} of {self.race.key}"
+        self._reaper.take(task, name, lambda: self._abandon(number))
+
+    def _abandon(self, number: int) -> None:
+        self._carry_out(self.race.on_ended(number, self._spawner.now(), abandoned=True))
+
+    def _arm(self) -> None:
+        wake_at = self.race.wake_at
+        if wake_at is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        elif self._timer is None:
+            self._timer = self._spawner.call_at(wake_at, self._on_timer)
+            self._timer_at = wake_at
+        elif wake_at != self._timer_at:
+            self._timer.cancel()
+            self._timer = self._spawner.call_at(wake_at, self._on_timer)
+            self._timer_at = wake_at
