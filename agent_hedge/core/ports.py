@@ -577,6 +577,29 @@ class RunStore(Protocol):
         ...
 
 
+STEP_COLUMNS = frozenset(
+    """step_id run_key generation tenant node step path key started_at ended_at elapsed_s deadline_s d0 trigger_s slack_s
+    price decision reason detail outcome error winner launched hedges ttft_s longest_gap_s coalesced_with""".split()
+)
+"""Columns of a logical request. `_at`: epoch seconds; `_s`: seconds; `d0` and `price` as in DESIGN 5.7 and 5.8."""
+ATTEMPT_COLUMNS = frozenset(
+    """attempt_id step_id number role target domain node started_at ended_at ttft_s outcome error phase cancel_sent_s
+    released_s engine_request_id tokens_input tokens_computed computed_certainty tokens_billed billed_certainty cost
+    currency receipt""".split()
+)
+"""Columns of a physical attempt. `_certainty` is a `Certainty`; `receipt` is JSON without content."""
+
+
+def check_columns(row: Mapping[str, Any], allowed: frozenset[str], key: str) -> None:
+    """Refuse a row without its id, or with a column no store has."""
+    check_text(row.get(key), f"the {key} of a row", NAME_LIMIT, empty=False)
+    if unknown := sorted(set(row) - allowed):
+        raise ConfigurationError(f"no such column: {', '.join(unknown)}")
+    for column, value in row.items():
+        if isinstance(value, str):
+            check_text(value, f"column {column}", NOTE_LIMIT)
+
+
 class StepStore(Protocol):
     """Logical requests and physical attempts, settled exactly once (R18).
 
