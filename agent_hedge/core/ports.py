@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
 from agent_hedge.core.events import Event, Reason
 from agent_hedge.core.step import Attempt, Effect, Ended, Failure, Place, Role, StepKey
@@ -577,17 +577,69 @@ class RunStore(Protocol):
         ...
 
 
-STEP_COLUMNS = frozenset(
-    """step_id run_key generation tenant node step path key started_at ended_at elapsed_s deadline_s d0 trigger_s slack_s
-    price decision reason detail outcome error winner launched hedges ttft_s longest_gap_s coalesced_with""".split()
-)
-"""Columns of a logical request. `_at`: epoch seconds; `_s`: seconds; `d0` and `price` as in DESIGN 5.7 and 5.8."""
-ATTEMPT_COLUMNS = frozenset(
-    """attempt_id step_id number role target domain node started_at ended_at ttft_s outcome error phase cancel_sent_s
-    released_s engine_request_id tokens_input tokens_computed computed_certainty tokens_billed billed_certainty cost
-    currency receipt""".split()
-)
-"""Columns of a physical attempt. `_certainty` is a `Certainty`; `receipt` is JSON without content."""
+class StepFacts(TypedDict, total=False):
+    """Columns of a logical request. `_at`: epoch seconds; `_s`: seconds; `d0`, `price`: DESIGN 5.7 and 5.8."""
+
+    step_id: str
+    run_key: str
+    generation: int
+    tenant: str
+    node: str
+    step: int
+    path: str
+    key: str
+    started_at: float
+    ended_at: float
+    elapsed_s: float
+    deadline_s: float
+    d0: float
+    trigger_s: float
+    slack_s: float
+    price: float
+    decision: str
+    reason: str
+    detail: str
+    outcome: str
+    error: str
+    winner: str
+    launched: int
+    hedges: int
+    ttft_s: float
+    longest_gap_s: float
+    coalesced_with: str
+
+
+class AttemptFacts(TypedDict, total=False):
+    """Columns of a physical attempt. Tokens are counts, `_certainty` is a `Certainty`, `receipt` JSON free of content."""
+
+    attempt_id: str
+    step_id: str
+    number: int
+    role: str
+    target: str
+    domain: str
+    node: str
+    started_at: float
+    ended_at: float
+    ttft_s: float
+    outcome: str
+    error: str
+    phase: str
+    cancel_sent_s: float
+    released_s: float
+    engine_request_id: str
+    tokens_input: int
+    tokens_computed: int
+    computed_certainty: str
+    tokens_billed: int
+    billed_certainty: str
+    cost: float
+    currency: str
+    receipt: str
+
+
+STEP_COLUMNS = frozenset(StepFacts.__annotations__)
+ATTEMPT_COLUMNS = frozenset(AttemptFacts.__annotations__)
 
 
 def check_columns(row: Mapping[str, Any], allowed: frozenset[str], key: str) -> None:
