@@ -49,8 +49,8 @@ class Driver(Generic[T]):
 
     __slots__ = (
         "_accept", "_active", "_call", "_classify", "_ended", "_facts", "_flushing", "_forced", "_funnel", "_held",
-        "_reaper", "_spawner", "_started", "_tasks", "_timer", "_timer_at", "_waiter", "answer", "closed",
-        "committed", "race",
+        "_reaper", "_spawner", "_started", "_tasks", "_timer", "_timer_at", "_waiter", "_wake_on_commit",
+        "answer", "closed", "committed", "race",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +84,7 @@ class Driver(Generic[T]):
         self._timer: TimerHandle | None = None
         self._timer_at = 0.0
         self._waiter = spawner.waiter()
+        self._wake_on_commit = False
         self._forced: Forced | None = forced.get()
 
     # --- the caller's side --------------------------------------------------------------------------------------
@@ -92,22 +93,30 @@ class Driver(Generic[T]):
         """Start the race and return the winner's result, or raise what the race has settled on."""
         self._carry_out(self.race.start(self._spawner.now()))
         if self.answer is None:
-            try:
-                await self._waiter.wait()
-            except self._spawner.cancelled:
-                await self.leave()
-                raise
+            await self._wait()
         return self.unwrap()
 
     async def until_committed(self) -> None:
         """Start the race and wait until a winner is elected or the step has failed (for streams)."""
         self._carry_out(self.race.start(self._spawner.now()))
         if self.answer is None and self.committed is None:
-            try:
-                await self._waiter.wait()
-            except self._spawner.cancelled:
-                await self.leave()
-                raise
+            self._wake_on_commit = True
+            await self._wait()
+
+    async def until_answered(self) -> T:
+        """After `until_committed`: wait for the end of the winner's stream, and return or raise as `run` does."""
+        if self.answer is None:
+            self._wake_on_commit = False
+            self._waiter = self._spawner.waiter()
+            await self._wait()
+        return self.unwrap()
+
+    async def _wait(self) -> None:
+        try:
+            await self._waiter.wait()
+        except self._spawner.cancelled:
+            await self.leave()
+            raise
 
     async def leave(self) -> None:
         """The caller goes: cancel what is in flight and join it, at most the reaper's grace (R7)."""
@@ -261,7 +270,7 @@ class Driver(Generic[T]):
                 self._waiter.set()
             elif kind is Commit:
                 self.committed = command.number  # type: ignore[union-attr]
-                if self.race.commit_on_token:
+                if self._wake_on_commit:
                     self._waiter.set()
             elif kind is Cancel:
                 self._cancel(command)  # type: ignore[arg-type]
