@@ -610,7 +610,7 @@ class StepFacts(TypedDict, total=False):
 
 
 class AttemptFacts(TypedDict, total=False):
-    """Columns of a physical attempt. Tokens are counts, `_certainty` is a `Certainty`, `receipt` JSON free of content."""
+    """Columns of a physical attempt. Tokens are counts, `_certainty` is a `Certainty`, `receipt` is JSON."""
 
     attempt_id: str
     step_id: str
