@@ -66,6 +66,10 @@ class RaceView(Protocol):
         """Every attempt launched, in launch order."""
         ...
 
+    def is_running(self, number: int) -> bool:
+        """Whether this attempt may still bring something."""
+        ...
+
     @property
     def excluded(self) -> frozenset[str]:
         """Targets that are out for this step: a failure was fatal for them."""
@@ -131,6 +135,18 @@ class Chooser(Protocol):
     """Where does the next attempt go? Independent of what is in flight, healthy, sticky."""
 
     def choose(self, role: Role, view: RaceView) -> Choice | Refused: ...
+
+
+class HealthView(Protocol):
+    """Which targets must be left alone, by name: out after failures, under pushback, or drained by an operator."""
+
+    def refusal(self, target: str, now: float) -> Refused | None:
+        """Return why nothing extra may go there now (`UNHEALTHY`, `PUSHBACK`, `DRAINING`), or None: it is well."""
+        ...
+
+    def not_before(self, target: str, now: float) -> float:
+        """Return the instant until which the target asked to be left alone (`Retry-After`); 0.0: it did not."""
+        ...
 
 
 class Classifier(Protocol):
