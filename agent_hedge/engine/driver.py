@@ -50,7 +50,7 @@ class Driver(Generic[T]):
     __slots__ = (
         "_accept", "_active", "_call", "_classify", "_ended", "_facts", "_flushing", "_forced", "_funnel", "_held",
         "_reaper", "_spawner", "_started", "_tasks", "_timer", "_timer_at", "_waiter", "_wake_on_commit",
-        "answer", "closed", "committed", "race",
+        "answer", "closed", "committed", "on_answer", "race",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,8 @@ class Driver(Generic[T]):
         self.answer: Answer | None = None
         self.committed: int | None = None
         self.closed = False
+        self.on_answer: Callable[[], None] | None = None
+        """Called when the caller's answer is known (a stream's consumer may wait for something else)."""
         self._call = call
         self._spawner = spawner
         self._reaper = reaper
@@ -155,8 +157,11 @@ class Driver(Generic[T]):
                     value = await self._call(active)
             else:
                 value = await self._call(active)
-            if self._accept is accept_all or self._accept(value):
-                outcome: Outcome[Any] = Outcome(value)
+            outcome: Outcome[Any]
+            if type(value) is Outcome:  # the attempt has judged itself (an empty stream)
+                outcome = cast("Outcome[Any]", value)
+            elif self._accept is accept_all or self._accept(value):
+                outcome = Outcome(value)
             else:
                 outcome = Outcome(value, AnswerRejected(), False, Failure.RECOVERABLE)
         except self._spawner.cancelled:
@@ -268,6 +273,8 @@ class Driver(Generic[T]):
             elif kind is Answer:
                 self.answer = command  # type: ignore[assignment]
                 self._waiter.set()
+                if self.on_answer is not None:
+                    self.on_answer()
             elif kind is Commit:
                 self.committed = command.number  # type: ignore[union-attr]
                 if self._wake_on_commit:
@@ -299,7 +306,7 @@ class Driver(Generic[T]):
             return
         task.cancel()
         name = f"{active.attempt} of {self.race.key}"
-        self._reaper.take(task, name, lambda: self._abandon(number))
+        self._reaper.take(task, name, lambda: self._abandon(number), self.race.run)
 
     def _abandon(self, number: int) -> None:
         self._carry_out(self.race.on_ended(number, self._spawner.now(), abandoned=True))

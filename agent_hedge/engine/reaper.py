@@ -22,10 +22,11 @@ LIMIT = 1000
 
 
 class _Loser:
-    __slots__ = ("give_up", "name", "task", "timer")
+    __slots__ = ("give_up", "name", "owner", "task", "timer")
 
-    def __init__(self, task: TaskHandle, name: str, give_up: Callable[[], None]) -> None:
+    def __init__(self, task: TaskHandle, name: str, give_up: Callable[[], None], owner: object) -> None:
         self.task = task
+        self.owner = owner
         self.name = name
         self.give_up = give_up
         self.timer: TimerHandle | None = None
@@ -45,9 +46,9 @@ class Reaper:
     def __len__(self) -> int:
         return len(self._losers)
 
-    def take(self, task: TaskHandle, name: str, give_up: Callable[[], None]) -> None:
+    def take(self, task: TaskHandle, name: str, give_up: Callable[[], None], owner: object = None) -> None:
         """Watch a task that has been cancelled; call `give_up` unless it is done within the grace."""
-        loser = self._losers[task] = _Loser(task, name, give_up)
+        loser = self._losers[task] = _Loser(task, name, give_up, owner)
         half = self.grace / 2
 
         def again() -> None:
@@ -64,9 +65,9 @@ class Reaper:
         if loser is not None and loser.timer is not None:
             loser.timer.cancel()
 
-    async def join(self) -> None:
-        """Wait for every loser of now, at most the grace; what is left after it has been given up."""
-        losers = list(self._losers.values())
+    async def join(self, owner: object = None) -> None:
+        """Wait for the losers of now (of one run, or all), at most the grace; what is left then is given up."""
+        losers = [loser for loser in self._losers.values() if owner is None or loser.owner is owner]
         with anyio.move_on_after(self.grace, shield=True):
             await self._spawner.join([loser.task for loser in losers])
         for loser in losers:

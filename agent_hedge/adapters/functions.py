@@ -1,0 +1,101 @@
+"""Hedged functions: any async or sync callable. The smallest adapter, and the model for the next one.
+
+An adapter does three things: it makes a `Lane`, it says how one attempt calls the other side (and how that call is
+stopped), and it hands the caller the same face as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+
+from agent_hedge.core.ports import Portal
+from agent_hedge.core.scope import ActiveAttempt
+from agent_hedge.engine.driver import accept_all
+from agent_hedge.engine.lane import Lane
+from agent_hedge.engine.streams import hedged_stream
+from agent_hedge.errors import ConfigurationError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Face = Callable[..., Any]
+
+
+def wrap_function(
+    fn: Callable[P, R],
+    lane: Lane,
+    portal: Portal,
+    *,
+    accept: Callable[[Any], bool] = accept_all,
+    first: Callable[[Any], bool] = accept_all,
+    warn: Callable[[], None] = lambda: None,
+) -> Callable[P, R]:
+    """Return `fn` with the same face, every call of it a hedged step.
+
+    - a coroutine function: each attempt awaits a call of its own; the result is the first chunk.
+    - an async generator function: the race ends at the first item that `first` accepts; the winner's items follow.
+    - a sync function: each attempt runs in a worker thread, the race on the background loop; a loser's thread cannot
+      be stopped and is reported as abandoned when it outlives the grace (it may look at
+      ``current_attempt().cancelled``).
+    """
+    if not callable(fn):
+        raise ConfigurationError(f"wrap() takes a function; it was given {fn!r}.")
+    face: Face
+    if _is(inspect.isasyncgenfunction, fn):
+
+        def face(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            warn()
+            generate = cast("Callable[..., AsyncIterator[Any]]", fn)
+            return hedged_stream(lane, lambda _: generate(*args, **kwargs), first)
+
+    elif _is(inspect.iscoroutinefunction, fn):
+
+        async def face(*args: Any, **kwargs: Any) -> Any:
+            warn()
+            return await lane.run(lambda _: cast("Awaitable[Any]", fn(*args, **kwargs)), accept)
+
+    else:
+
+        def face(*args: Any, **kwargs: Any) -> Any:
+            warn()
+            call = functools.partial(fn, *args, **kwargs)
+            return portal.call(lambda: lane.run(lambda active: in_thread(active, call), accept))
+
+    return cast("Callable[P, R]", functools.update_wrapper(face, fn))
+
+
+def _is(kind: Callable[[Any], bool], fn: Any) -> bool:
+    """Whether a function, what a partial holds, or an object's `__call__` is of this kind."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return kind(fn) or kind(getattr(type(fn), "__call__", None))  # noqa: B004 - its kind is asked, not whether it is
+
+
+async def in_thread(active: ActiveAttempt, call: Callable[[], R]) -> R:
+    """Run `call` in a worker thread, in this attempt's context.
+
+    A thread cannot be cancelled. After a cancel the attempt lives on until the thread ends, so that nothing goes on
+    unseen; the reaper's second cancel gives it up.
+    """
+    active.phase = "thread"
+    finished = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def body() -> R:
+        try:
+            return call()
+        finally:
+            loop.call_soon_threadsafe(finished.set)
+
+    try:
+        return await anyio.to_thread.run_sync(body, abandon_on_cancel=True)
+    except anyio.get_cancelled_exc_class():
+        await finished.wait()
+        raise

@@ -1,0 +1,80 @@
+"""Tools bound to a model: most are only offered to it; server-side tools run inside the model call itself.
+
+A function tool that is bound comes back as a tool call and runs elsewhere. A server-side tool (a web search, a code
+interpreter, a remote MCP server) is run by the provider while it answers, so that it runs twice when the model call
+is duplicated: it belongs to ``unit="model"``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent_hedge.core.step import Effect
+
+PROVIDER = "provider"
+"""The namespace of server-side tools in the registry: ``annotate("code_interpreter", ..., namespace="provider")``."""
+
+READS = frozenset({"web_search", "web_search_preview", "web_fetch", "file_search", "google_search", "url_context"})
+"""Server-side tools that only look things up, by their providers' own documentation (the operator may say otherwise)."""
+
+CLIENT_RUN = frozenset(
+    {"apply_patch", "bash", "computer", "computer_use_preview", "custom", "local_shell", "memory", "text_editor"}
+)
+"""Provider-defined tools whose calls come back to the client, as function calls do."""
+
+_VERSION = re.compile(r"_\d{4}_?\d{2}_?\d{2}$")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTool:
+    """One tool given to a model. `effect` is what its kind implies; UNKNOWN where only the registry can know."""
+
+    name: str
+    namespace: str = ""
+    server_side: bool = False
+    effect: Effect = Effect.UNKNOWN
+
+
+def read_tools(tools: object) -> list[BoundTool]:
+    """Read the tools of a `bind_tools` or ``bind(tools=...)``, in any provider's form."""
+    if isinstance(tools, Mapping) or not isinstance(tools, Iterable) or isinstance(tools, str | bytes):
+        return _read(tools) if tools else []
+    return [bound for tool in tools for bound in _read(tool)]
+
+
+def _read(tool: object) -> list[BoundTool]:
+    if not isinstance(tool, Mapping):
+        name = getattr(tool, "name", None) or getattr(tool, "__name__", None)
+        return [BoundTool(str(name))] if name else [_server_side(type(tool).__name__)]
+    for key in ("function", "toolSpec"):  # chat completions; Bedrock
+        if isinstance(inner := tool.get(key), Mapping):
+            return [BoundTool(str(inner.get("name", "?")))]
+    for key in ("function_declarations", "functionDeclarations"):  # Gemini
+        if isinstance(inner := tool.get(key), Iterable):
+            return [BoundTool(str(each.get("name", "?"))) for each in inner if isinstance(each, Mapping)]
+    kind = _VERSION.sub("", str(tool.get("type", "")))
+    if kind == "mcp":
+        return _read_mcp(tool)
+    if kind in CLIENT_RUN or kind == "function" or (not kind and "name" in tool):
+        return [BoundTool(str(tool.get("name") or kind))]
+    if "title" in tool and "properties" in tool:  # a JSON schema
+        return [BoundTool(str(tool["title"]))]
+    return [_server_side(kind or next(iter(tool), "?"))]
+
+
+def _server_side(kind: str) -> BoundTool:
+    return BoundTool(kind, PROVIDER, server_side=True, effect=Effect.READ_ONLY if kind in READS else Effect.UNKNOWN)
+
+
+def _read_mcp(tool: Mapping[str, Any]) -> list[BoundTool]:
+    """A remote MCP server: only the tools it is allowed to use, under its label; without a list, anything."""
+    server = str(tool.get("server_label") or tool.get("name") or "mcp")
+    allowed = tool.get("allowed_tools")
+    if isinstance(allowed, Mapping):
+        allowed = allowed.get("tool_names")
+    if isinstance(allowed, Iterable) and not isinstance(allowed, str) and (names := [str(name) for name in allowed]):
+        return [BoundTool(name, server, server_side=True) for name in names]
+    return [BoundTool("*", server, server_side=True)]

@@ -1,0 +1,63 @@
+"""Every private name of LangGraph and LangChain this package depends on, in one place.
+
+Each name has a canary in ``tests/adapters/langgraph/test_private_names.py`` which says what to do when it breaks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from langgraph._internal._runnable import RunnableCallable, RunnableSeq
+from langgraph.func import _TaskFunction as TaskFunction
+from langgraph.graph import StateGraph
+from langgraph.prebuilt import ToolNode
+
+__all__ = [
+    "AGENT_MODEL_NODES",
+    "AGENT_MODULE",
+    "CONFIGURABLE_MODEL",
+    "MIDDLEWARE_MODULE",
+    "RunnableCallable",  # what `add_node` turns a function into: the user's function is behind `func` and `afunc`
+    "RunnableSeq",  # LangGraph's own sequence; not a `RunnableSequence`
+    "TaskFunction",  # what `@task` returns: the only sign that a function runs as a task
+    "all_edges",
+    "default_error_handler",
+    "middleware_class",
+    "tool_call_wrappers",
+]
+
+AGENT_MODULE = "langchain.agents.factory"
+"""Where `create_agent` makes its nodes; its functions are recognised by this module name."""
+
+AGENT_MODEL_NODES = frozenset({"create_agent.<locals>.model_node", "create_agent.<locals>.amodel_node"})
+"""The node that calls the model. Its closure holds `model`, `default_tools` and the chain of model-call wrappers."""
+
+MIDDLEWARE_MODULE = "langchain.agents.middleware.types"
+"""Where `@before_model` and its kin wrap the user's function; such a wrapper does nothing of its own."""
+
+CONFIGURABLE_MODEL = "_ConfigurableModel"
+"""What `init_chat_model` returns when the model is chosen at run time."""
+
+
+def all_edges(builder: StateGraph[Any, Any, Any, Any]) -> Iterable[tuple[str, str]]:
+    """Return plain edges and the edges of joins: only this property holds both."""
+    return builder._all_edges
+
+
+def default_error_handler(builder: StateGraph[Any, Any, Any, Any]) -> Callable[..., Any] | None:
+    """Return the handler of `set_node_defaults`: it becomes a node at compile time, so a builder does not show it."""
+    handler: Callable[..., Any] | None = builder._node_defaults.error_handler
+    return handler
+
+
+def tool_call_wrappers(node: ToolNode) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+    """Return (wrap_tool_call, awrap_tool_call): `ToolNode` has no public accessor for them."""
+    return node._wrap_tool_call, node._awrap_tool_call
+
+
+def middleware_class() -> type | None:
+    """Return `AgentMiddleware` where langchain is in use: the langgraph extra does not install langchain."""
+    module = sys.modules.get(MIDDLEWARE_MODULE)
+    return getattr(module, "AgentMiddleware", None)

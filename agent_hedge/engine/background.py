@@ -1,0 +1,133 @@
+"""The background loop: one daemon thread with one asyncio loop per hedger and process (DESIGN 5.5).
+
+Sync callers run their race on it, so that their losers stay cancellable; later parts keep their store connections,
+refills and polls there. It is started at first need, made anew after a fork, and stopped at close or at exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextvars
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from agent_hedge.errors import HedgeError
+
+T = TypeVar("T")
+
+logger = logging.getLogger("agent_hedge.background")
+
+STOP_S = 2.0
+"""How long open work may take to end when the loop is stopped."""
+
+
+class Background:
+    """Implements the `Portal` port. Usable from any thread but its own."""
+
+    def __init__(self, name: str = "agent_hedge") -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        atexit.register(_close, weakref.ref(self))
+
+    @property
+    def running(self) -> bool:
+        return self._loop is not None and self._pid == os.getpid()
+
+    def call(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run `work()` on the loop, in a copy of this thread's context, and block until it is done.
+
+        An interrupt of this thread (Ctrl-C) cancels it, waits for it, and goes on.
+        """
+        loop = self._start()
+        if threading.current_thread() is self._thread:
+            raise HedgeError("A sync hedged call was made on the background loop itself; it would wait for itself.")
+        result: concurrent.futures.Future[T] = concurrent.futures.Future()
+        tasks: list[asyncio.Task[None]] = []
+        context = contextvars.copy_context()
+
+        async def run() -> None:
+            try:
+                value = await work()
+            except asyncio.CancelledError:
+                result.cancel()
+                result.set_running_or_notify_cancel()
+                raise
+            except BaseException as error:
+                result.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                result.set_result(value)
+
+        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(run(), context=context)))
+        try:
+            return result.result()
+        except concurrent.futures.CancelledError:
+            raise HedgeError("The background loop was stopped while this call was open.") from None
+        except BaseException:
+            if not result.done():
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+                concurrent.futures.wait([result], timeout=STOP_S)
+            raise
+
+    def start(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run `work()` on the loop and go on; its error is logged."""
+        loop = self._start()
+
+        async def run() -> None:
+            try:
+                await work()
+            except Exception:
+                logger.exception("background work failed")
+
+        asyncio.run_coroutine_threadsafe(run(), loop)
+
+    def close(self) -> None:
+        """Cancel what is open, wait for it (at most `STOP_S`), and stop the thread."""
+        with self._lock:
+            loop, thread, pid = self._loop, self._thread, self._pid
+            self._loop = self._thread = None
+        if loop is None or thread is None or pid != os.getpid() or not thread.is_alive():
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(STOP_S)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        if self._pid != os.getpid():  # first use, or the child of a fork: the old thread does not exist here
+            self._lock = threading.Lock()
+            self._loop = None
+            self._pid = os.getpid()
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        pending = asyncio.all_tasks(loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            loop.run_until_complete(asyncio.wait(pending, timeout=STOP_S / 2))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+def _close(background: weakref.ref[Background]) -> None:
+    if (alive := background()) is not None:
+        alive.close()

@@ -1,0 +1,114 @@
+"""A lane: everything that stays the same for all steps of one wrapped function or model.
+
+A step of it costs a race, a driver and a task; whatever can be decided once is decided when the lane is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from agent_hedge.core.classify import classify
+from agent_hedge.core.ports import Chooser, Classifier, FleetView, Gate, HedgePolicy, LatencyBook, Refused
+from agent_hedge.core.race import Race
+from agent_hedge.core.scope import Run, forced, run_scope, step_scope
+from agent_hedge.core.step import Effect, Place, StepKey, instant
+from agent_hedge.engine.driver import Call, Driver, accept_all
+from agent_hedge.engine.funnel import Funnel
+from agent_hedge.engine.loops import Loops, LoopState
+
+T = TypeVar("T")
+
+
+class Lane:
+    """Makes and drives the races of one wrapped function or model."""
+
+    def __init__(
+        self,
+        key: StepKey,
+        *,
+        loops: Loops,
+        policy: HedgePolicy,
+        chooser: Chooser,
+        candidates: Sequence[Place],
+        latency: LatencyBook,
+        fleet: FleetView,
+        gates: Sequence[Gate],
+        forced_policy: HedgePolicy,
+        forced_gates: Sequence[Gate],
+        funnel: Funnel,
+        effect: Effect = Effect.UNKNOWN,
+        barred: Refused | None = None,
+        classifier: Classifier = classify,
+        timeout: float = math.inf,
+        commit_on_token: bool = False,
+    ) -> None:
+        self.key = key
+        self.loops = loops
+        self.policy = policy
+        self.chooser = chooser
+        self.candidates = candidates
+        self.latency = latency
+        self.fleet = fleet
+        self.gates = gates
+        self.forced_policy = forced_policy
+        self.forced_gates = forced_gates
+        self.funnel = funnel
+        self.effect = effect
+        self.barred = barred
+        self.classifier = classifier
+        self.timeout = timeout
+        self.commit_on_token = commit_on_token
+
+    async def run(self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None) -> T:
+        """Run one step: `call` once per attempt; return the winner's value or raise the step's error."""
+        return await self.driver(call, accept, key).run()
+
+    def driver(self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None) -> Driver[T]:
+        """Return a driver for one step on the running loop, not yet started."""
+        state = self.loops.current()
+        race = self._race(state, key or self.key)
+        return Driver(
+            race,
+            call,
+            spawner=state.spawner,
+            reaper=state.reaper,
+            accept=accept,
+            classifier=self.classifier,
+            funnel=self.funnel,
+        )
+
+    def _race(self, state: LoopState, key: StepKey) -> Race:
+        now_of = state.spawner.now
+        run = run_scope.get()
+        deadline = self._deadline(run, now_of)
+        if run is not None:
+            run.begin_step()
+        context = step_scope.get()
+        force = forced.get()
+        is_forced = force is not None and force.hedge
+        return Race(
+            key,
+            policy=self.forced_policy if is_forced else self.policy,
+            chooser=self.chooser,
+            candidates=self.candidates,
+            latency=self.latency,
+            fleet=self.fleet,
+            gates=self.forced_gates if is_forced else self.gates,
+            run=run,
+            effect=self.effect,
+            barred=self.barred if context is None or context.verdict is None else context.verdict,
+            deadline=deadline,
+            commit_on_token=self.commit_on_token,
+            observed=bool(self.funnel),
+        )
+
+    def _deadline(self, run: Run | None, now_of: Callable[[], Any]) -> float:
+        """Return the step's deadline on the running loop's clock: the run's, or sooner by our own time-out."""
+        deadline = math.inf
+        if run is not None and run.deadline < math.inf:
+            deadline = run.deadline if run.clock == now_of else now_of() + (run.deadline - run.clock())
+        if self.timeout < math.inf:
+            deadline = min(deadline, instant(now_of() + self.timeout))
+        return deadline

@@ -1,0 +1,151 @@
+"""Hedged streams: the first meaningful item elects the winner, whose items then flow to the caller.
+
+Never a `yield` inside a task group or cancel scope. Each attempt's generator is opened, iterated and closed by one
+task of its own (closing it from another task fails while it is being iterated); its items cross a bounded hand-off.
+The iteration looks at a stop flag after every item: on Python 3.11 a cancel of a chat model's stream is swallowed
+in 1 to 30 % of the cases (`asyncio.wait_for` inside the client), so a cancel alone is never trusted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from agent_hedge.core.ports import Spawner, Waiter
+from agent_hedge.core.scope import ActiveAttempt
+from agent_hedge.core.step import Failure, Outcome, StepKey
+from agent_hedge.engine.driver import Call
+from agent_hedge.engine.lane import Lane
+
+T = TypeVar("T")
+
+WINDOW = 64
+"""Items a winner may be ahead of its caller before it waits (back pressure reaches the engine's socket)."""
+
+Source = Callable[[ActiveAttempt], AsyncIterator[T]]
+
+EMPTY: Outcome[Any] = Outcome(None, None, False, Failure.RECOVERABLE, True)
+"""A stream that ended cleanly with nothing meaningful: an answer only if nothing else can answer (R2)."""
+
+
+class Pipe(Generic[T]):
+    """A bounded hand-off from one attempt to the caller; both live on one loop."""
+
+    __slots__ = ("_closed", "_full", "_items", "_new", "_spawner")
+
+    def __init__(self, spawner: Spawner) -> None:
+        self._spawner = spawner
+        self._items: deque[T] = deque()
+        self._new: Waiter | None = None
+        self._full: Waiter | None = None
+        self._closed = False
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        if self._new is not None:
+            self._new.set()
+
+    async def room(self) -> None:
+        """Wait until the caller has caught up."""
+        while len(self._items) >= WINDOW and not self._closed:
+            self._full = self._spawner.waiter()
+            await self._full.wait()
+
+    def close(self) -> None:
+        """No more items come; or none are wanted."""
+        self._closed = True
+        for waiter in (self._new, self._full):
+            if waiter is not None:
+                waiter.set()
+
+    async def ready(self) -> bool:
+        """Wait for an item; False when the attempt has ended and all is taken."""
+        while not self._items:
+            if self._closed:
+                return False
+            self._new = self._spawner.waiter()
+            await self._new.wait()
+            self._new = None
+        return True
+
+    def take(self) -> T:
+        item = self._items.popleft()
+        if self._full is not None and len(self._items) < WINDOW // 2:
+            self._full.set()
+            self._full = None
+        return item
+
+
+async def iterate(
+    active: ActiveAttempt,
+    source: Source[T],
+    first: Callable[[T], bool],
+    put: Callable[[T], None],
+    room: Callable[[], Any] | None = None,
+) -> bool:
+    """Open, iterate and close one attempt's stream in the task that calls this.
+
+    Says `first_token` at the first meaningful item; stops at the attempt's flag after any item. Returns whether
+    anything meaningful came.
+    """
+    stream = source(active)
+    spoken = False
+    try:
+        async for item in stream:
+            if active.cancelled:
+                break
+            put(item)
+            if not spoken and first(item):
+                spoken = True
+                active.first_token()
+            if spoken and room is not None:
+                await room()
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            with anyio.CancelScope(shield=True):
+                await close()
+    return spoken
+
+
+def stream_call(
+    source: Source[T], first: Callable[[T], bool], pipes: dict[int, Pipe[T]], spawner: Spawner
+) -> Call[Any]:
+    """Return what one attempt of a hedged stream does."""
+
+    async def call(active: ActiveAttempt) -> Any:
+        pipe = pipes[active.number] = Pipe(spawner)
+        try:
+            spoken = await iterate(active, source, first, pipe.put, pipe.room)
+        finally:
+            pipe.close()
+        return None if spoken else EMPTY
+
+    return call
+
+
+async def hedged_stream(
+    lane: Lane, source: Source[T], first: Callable[[T], bool], key: StepKey | None = None
+) -> AsyncIterator[T]:
+    """Race `source` and yield the winner's items, its prelude included, as they come.
+
+    An error of the winner after its first meaningful item is raised where it stands: nothing is spliced in (R3).
+    Closing this generator cancels and joins every attempt.
+    """
+    spawner = lane.loops.current().spawner
+    pipes: dict[int, Pipe[T]] = {}
+    driver = lane.driver(stream_call(source, first, pipes, spawner), key=key)
+    try:
+        await driver.until_committed()
+        if driver.committed is not None:
+            pipe = pipes[driver.committed]
+            driver.on_answer = pipe.close
+            while await pipe.ready():
+                yield pipe.take()
+        await driver.until_answered()
+    finally:
+        if driver.answer is None:
+            await driver.leave()
