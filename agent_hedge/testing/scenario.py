@@ -216,6 +216,7 @@ class Scenario:
             played.error = error
         played.elapsed = instant(loop.now() - start)
         await reaper.join()
+        played.launches.sort()  # attempts of one instant report in the order in which their tasks happen to start
         return played
 
     async def perform(self, active: ActiveAttempt, spawner: Spawner) -> Any:
