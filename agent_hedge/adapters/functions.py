@@ -35,7 +35,6 @@ def wrap_function(
     *,
     accept: Callable[[Any], bool] = accept_all,
     first: Callable[[Any], bool] = accept_all,
-    warn: Callable[[], None] = lambda: None,
 ) -> Callable[P, R]:
     """Return `fn` with the same face, every call of it a hedged step.
 
@@ -51,20 +50,17 @@ def wrap_function(
     if _is(inspect.isasyncgenfunction, fn):
 
         def face(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            warn()
             generate = cast("Callable[..., AsyncIterator[Any]]", fn)
             return hedged_stream(lane, lambda _: generate(*args, **kwargs), first)
 
     elif _is(inspect.iscoroutinefunction, fn):
 
         async def face(*args: Any, **kwargs: Any) -> Any:
-            warn()
             return await lane.run(lambda _: cast("Awaitable[Any]", fn(*args, **kwargs)), accept)
 
     else:
 
         def face(*args: Any, **kwargs: Any) -> Any:
-            warn()
             call = functools.partial(fn, *args, **kwargs)
             return portal.call(lambda: lane.run(lambda active: in_thread(active, call), accept))
 

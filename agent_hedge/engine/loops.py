@@ -42,6 +42,12 @@ class Loops:
             state = self._by_loop[loop] = LoopState(AsyncioSpawner(loop), self._grace)
         return state
 
+    @property
+    def abandoned(self) -> int:
+        """Attempts given up on all loops that are still known."""
+        states = [*self._by_loop.values(), *self._trio.values()]
+        return sum(state.reaper.abandoned for state in states)
+
     def open_trio(self, spawner: TrioSpawner) -> LoopState:
         """Serve the running trio run through this spawner's nursery."""
         state = self._trio[_trio_run()] = LoopState(spawner, self._grace)

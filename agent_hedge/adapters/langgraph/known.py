@@ -29,7 +29,15 @@ OUTSIDE_STDLIB = frozenset(
 QUIET_NAMES = frozenset(
     {
         *("http.HTTPStatus", "os.cpu_count", "os.fspath", "os.getenv", "os.getpid", "os.urandom"),
-        *("posix.cpu_count", "posix.fspath", "posix.getpid", "posix.urandom", "nt.cpu_count", "nt.getpid", "nt.urandom"),
+        *(
+            "posix.cpu_count",
+            "posix.fspath",
+            "posix.getpid",
+            "posix.urandom",
+            "nt.cpu_count",
+            "nt.getpid",
+            "nt.urandom",
+        ),
     }
 )
 QUIET_MODULES = ("urllib.parse", "os.path", "posixpath", "ntpath")
@@ -40,7 +48,15 @@ OUTSIDE_NAMES = frozenset(
         *("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell", "asyncio.open_connection"),
         *("asyncio.open_unix_connection", "asyncio.start_server", "asyncio.start_unix_server"),
         *("builtins.__import__", "builtins.breakpoint", "builtins.compile", "builtins.eval", "builtins.exec"),
-        *("builtins.globals", "builtins.input", "builtins.locals", "builtins.open", "builtins.vars", "_io.open", "io.open"),
+        *(
+            "builtins.globals",
+            "builtins.input",
+            "builtins.locals",
+            "builtins.open",
+            "builtins.vars",
+            "_io.open",
+            "io.open",
+        ),
     }
 )
 """Single functions that reach out of the process, or run what only run time knows."""
@@ -50,7 +66,18 @@ MAKES_IO_OBJECTS = frozenset({"builtins", "io", "_io", "pathlib", "tempfile"})
 
 NETWORK_PACKAGES = frozenset(
     {
-        *("aiohttp", "anthropic", "asyncpg", "boto3", "botocore", "elasticsearch", "google", "grpc", "httpcore", "httpx"),
+        *(
+            "aiohttp",
+            "anthropic",
+            "asyncpg",
+            "boto3",
+            "botocore",
+            "elasticsearch",
+            "google",
+            "grpc",
+            "httpcore",
+            "httpx",
+        ),
         *("kafka", "kubernetes", "langgraph_sdk", "openai", "paramiko", "pika", "psycopg", "psycopg2", "pymongo"),
         *("redis", "requests", "sqlalchemy", "stripe", "twilio", "urllib3", "websockets"),
     }
@@ -65,7 +92,20 @@ PLAIN_METHODS = frozenset(
 ) | {
     *("appendleft", "popleft", "extendleft", "rotate", "total", "most_common", "elements"),
     *("date", "isoformat", "now", "strftime", "time", "timestamp", "today", "total_seconds", "weekday"),
-    *("end", "findall", "finditer", "fullmatch", "group", "groupdict", "groups", "match", "search", "span", "start", "sub"),
+    *(
+        "end",
+        "findall",
+        "finditer",
+        "fullmatch",
+        "group",
+        "groupdict",
+        "groups",
+        "match",
+        "search",
+        "span",
+        "start",
+        "sub",
+    ),
     *("model_copy", "model_dump", "model_dump_json", "dict", "json", "pretty_print", "pretty_repr"),
     *("add_done_callback", "cancelled", "done", "exception", "result", "with_traceback", "add_note"),
     *("exists", "is_dir", "is_file", "read_bytes", "read_text", "as_posix"),
@@ -83,7 +123,17 @@ RUN_VERBS = frozenset(
 """Attributes that are there to be called: picking one up from a value made at run time is treated as calling it."""
 
 DERIVING = frozenset(
-    {"assign", "map", "pick", "pipe", "with_alisteners", "with_config", "with_fallbacks", "with_listeners", "with_retry"}
+    {
+        "assign",
+        "map",
+        "pick",
+        "pipe",
+        "with_alisteners",
+        "with_config",
+        "with_fallbacks",
+        "with_listeners",
+        "with_retry",
+    }
     | {"with_structured_output", "with_types"}
 )
 """Methods of a Runnable that return it, wrapped: what runs is still seen."""

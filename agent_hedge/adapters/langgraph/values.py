@@ -173,7 +173,7 @@ def _attribute(thing: Any, name: str) -> str:
     return f"it is the attribute `{name}` of a `{type(thing).__name__}`, which may be set anew"
 
 
-def getter(value: Value, name: str) -> list[Any]:
+def getters(value: Value, name: str) -> list[Any]:
     """Return the functions that reading ``value.name`` would run: properties."""
     found = []
     for thing in value.objects if value.kind is Kind.OBJECT else ():

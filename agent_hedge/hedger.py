@@ -1,0 +1,393 @@
+"""The hedger: composition root and public face. The only place that knows adapters, stores and defaults."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from agent_hedge.adapters.functions import wrap_function
+from agent_hedge.core.classify import classify
+from agent_hedge.core.ports import Classifier, Gate, HedgePolicy, Observer
+from agent_hedge.core.scope import Run, rail, run_scope
+from agent_hedge.core.step import Effect, Failure, StepKey
+from agent_hedge.engine.background import Background
+from agent_hedge.engine.driver import accept_all
+from agent_hedge.engine.funnel import Funnel
+from agent_hedge.engine.lane import Lane
+from agent_hedge.engine.loops import Loops
+from agent_hedge.engine.runscope import RunScope
+from agent_hedge.engine.spawn import TrioSpawner, in_trio
+from agent_hedge.errors import ConfigurationError
+from agent_hedge.gates import (
+    ControlGate,
+    DeadlineGate,
+    EffectGate,
+    Fleet,
+    FleetBudget,
+    Health,
+    Meter,
+    ModeGate,
+    Modes,
+)
+from agent_hedge.latency import LatencyBook
+from agent_hedge.policies import Fixed, Quantile
+from agent_hedge.targets import Independent, Target, as_targets, places
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+STORE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgresql+asyncpg")
+TYPICAL_STEPS = 20
+"""Steps of a run of which nothing is declared or learnt; sets the default purse of hedges (R13)."""
+
+
+class Hedger:
+    """Hedges the steps of agents. One per process is usual; usable at once, closeable, ``async with``.
+
+    Args:
+        store: a database URL, or None: everything in memory.
+        policy: when the next attempt is due; the default learns (`Quantile()`), a node's own policy comes first.
+        budget: the fleet's purses; the default spends at most 5 % of the logical requests on hedges.
+        nodes: policies by node or key, e.g. ``{"summarise": Never()}``.
+        mode: ``on``, ``shadow`` (decide and record, dispatch no hedge) or ``off``; the environment's
+            ``AGENT_HEDGE_MODE`` may only be stricter.
+        share: the runs that may hedge, as a ratio; `holdout`: the runs that are decided and not hedged.
+        fleet: the name switches know this fleet by.
+        deadline: seconds a `run` may take where it names none; `extra_attempts`: hedges a run may use.
+        observers: hear every event.
+
+    Raises:
+        ConfigurationError: a value that cannot be meant, named.
+    """
+
+    def __init__(
+        self,
+        store: str | None = None,
+        *,
+        policy: HedgePolicy | None = None,
+        budget: FleetBudget | None = None,
+        nodes: Mapping[str, HedgePolicy] | None = None,
+        mode: str = "on",
+        share: float = 1.0,
+        holdout: float = 0.0,
+        fleet: str = "",
+        deadline: float | None = None,
+        extra_attempts: int | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        _check_store(store)
+        self.policy = _checked_policy("policy", policy) if policy is not None else Quantile()
+        self.nodes = {name: _checked_policy(f"nodes[{name!r}]", one) for name, one in (nodes or {}).items()}
+        self.budget = budget or FleetBudget()
+        self.modes = Modes(mode, share=share, holdout=holdout, fleet=fleet)
+        self.deadline = _checked_seconds("deadline", deadline)
+        self.extra_attempts = _checked_count("extra_attempts", extra_attempts)
+        self.book = LatencyBook()
+        self._fleet = Fleet(self.budget.share)
+        self._health = Health()
+        self._chooser = Independent(self._health)
+        self._funnel = Funnel(observers)
+        self._loops = Loops()
+        self._background = Background()
+        self._trio: Any = None
+        self._nursery: Any = None
+        looks: list[Gate] = [DeadlineGate(), EffectGate(), ModeGate(self.modes)]
+        takes: list[Gate] = [self._health, self.budget, ControlGate(self.modes), Meter(self._fleet)]
+        self._gates = tuple(looks + takes)
+        self._forced_gates = tuple(looks)
+        self._targets: dict[str, Target[Any]] = {}
+        self._keys: dict[tuple[StepKey, str], None] = {}
+
+    @classmethod
+    def from_env(cls, **settings: Any) -> Self:
+        """Return a hedger configured by ``AGENT_HEDGE_STORE``, ``_SHARE`` and ``_FLEET``; an argument comes first.
+
+        ``AGENT_HEDGE_MODE`` is always heard: the strictest of argument and environment holds.
+        """
+        environ = os.environ
+        if "store" not in settings and (store := environ.get("AGENT_HEDGE_STORE")):
+            settings["store"] = store
+        if "fleet" not in settings and (fleet := environ.get("AGENT_HEDGE_FLEET")):
+            settings["fleet"] = fleet
+        if "share" not in settings and (share := environ.get("AGENT_HEDGE_SHARE")):
+            try:
+                settings["share"] = float(share)
+            except ValueError:
+                raise ConfigurationError(f"AGENT_HEDGE_SHARE is {share!r}; it is a ratio from 0 to 1.") from None
+        return cls(**settings)
+
+    # --- functions ------------------------------------------------------------------------------------------------
+
+    @overload
+    def wrap(self, fn: Callable[P, R], /, **settings: Any) -> Callable[P, R]: ...
+    @overload
+    def wrap(self, /, **settings: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def wrap(self, fn: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+        """Return `fn` (any async, async-generator or sync function) with every call a hedged step.
+
+        Keyword arguments:
+            key: names the steps that share one latency history (default: the function's qualified name).
+            effect: what calling it twice would do; without a repeatable one it is never hedged or repeated.
+            targets: the places attempts go to, as `Target`s or names; the function finds its own in
+                ``current_attempt().target``. Without any, calls count as independent of each other.
+            accept: whether a result is acceptable; a rejected one is a recoverable failure.
+            first: for async generators, which item is the first meaningful one.
+            timeout: seconds one call may take, all attempts included.
+            policy: when the next attempt is due (default: the hedger's, or its ``nodes[key]``).
+            recover: exception types that are recoverable beside the usual ones.
+
+        Without a function it returns a decorator.
+
+        Raises:
+            ConfigurationError: a value that cannot be meant, named.
+        """
+        if fn is None:
+            return lambda decorated: self._wrap(decorated, **settings)
+        return self._wrap(fn, **settings)
+
+    def _wrap(
+        self,
+        fn: Callable[..., Any],
+        *,
+        key: str | None = None,
+        effect: Effect = Effect.UNKNOWN,
+        targets: Iterable[Target[Any] | str] = (),
+        accept: Callable[[Any], bool] = accept_all,
+        first: Callable[[Any], bool] = accept_all,
+        timeout: float | None = None,
+        policy: HedgePolicy | None = None,
+        recover: tuple[type[BaseException], ...] = (),
+    ) -> Callable[..., Any]:
+        name = str(key or getattr(fn, "__qualname__", type(fn).__qualname__))
+        effect = _checked_effect(effect)
+        if not effect.repeatable:
+            warnings.warn(
+                f"{name!r} is wrapped with effect {effect.value!r}: it is never hedged. "
+                "Say effect=Effect.READ_ONLY (or IDEMPOTENT, KEYED) if calling it twice is safe.",
+                stacklevel=3,
+            )
+        given = list(targets)
+        lane = self._lane(
+            StepKey(node=name),
+            as_targets(given) if given else (Target(name, copies=2),),
+            effect=effect,
+            policy=policy,
+            timeout=timeout,
+            classifier=_widened(recover),
+            commit_on_token=first is not accept_all or _is_stream(fn),
+        )
+        return wrap_function(fn, lane, self._background, accept=accept, first=first)
+
+    def _lane(
+        self,
+        key: StepKey,
+        targets: Sequence[Target[Any]],
+        *,
+        effect: Effect,
+        policy: HedgePolicy | None = None,
+        timeout: float | None = None,
+        classifier: Classifier = classify,
+        commit_on_token: bool = False,
+    ) -> Lane:
+        for target in targets:
+            self._targets.setdefault(target.name, target)
+            self._keys[key, target.name] = None
+        chosen = _checked_policy("policy", policy) if policy is not None else self.nodes.get(key.node, self.policy)
+        return Lane(
+            key,
+            loops=self._loops,
+            policy=chosen,
+            chooser=self._chooser,
+            candidates=places(targets),
+            latency=self.book,
+            fleet=self._fleet,
+            gates=self._gates,
+            forced_policy=Fixed(0.0, attempts=2),
+            forced_gates=self._forced_gates,
+            funnel=self._funnel,
+            effect=effect,
+            classifier=classifier,
+            timeout=_checked_seconds("timeout", timeout),
+            commit_on_token=commit_on_token,
+        )
+
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        key: str = "",
+        deadline: float | None = None,
+        extra_attempts: int | None = None,
+        steps: int | None = None,
+        tenant: str = "",
+        principal: str = "",
+        priority: str = "interactive",
+    ) -> RunScope:
+        """Open a run: ``async with hedger.run(deadline=30.0) as run`` (a plain ``with`` outside a loop).
+
+        Args:
+            key: names the run, for draws and reports.
+            deadline: seconds from now, for all steps together; 0 is already past.
+            extra_attempts: hedges of the whole run (default: a rail for the declared `steps`, else for 20).
+            priority: ``interactive``, or ``batch``, which never hedges.
+
+        A run inside a run shares the outer one's purses and cannot outlive its deadline.
+        """
+        if priority not in ("interactive", "batch"):
+            raise ConfigurationError(f"priority must be 'interactive' or 'batch', got {priority!r}")
+        seconds = self.deadline if deadline is None else _checked_seconds("deadline", deadline)
+        purse = _checked_count("extra_attempts", extra_attempts)
+        if purse is None:
+            purse = self.extra_attempts
+        if purse is None:
+            purse = rail(_checked_count("steps", steps) or TYPICAL_STEPS, self.budget.share)
+        clock = _clock()
+        run = Run(
+            key,
+            clock=clock,
+            deadline=clock() + seconds,
+            extra_attempts=purse,
+            tenant=tenant,
+            principal=principal,
+            priority=priority,
+            parent=run_scope.get(),
+        )
+        return RunScope(run, self._loops)
+
+    # --- learning and looking -------------------------------------------------------------------------------------
+
+    def prime(self, source: str | Path | LatencyBook, *, key: str | None = None, target: str | None = None) -> None:
+        """Learn from a CSV of latencies (column ``ttft_ms`` or ``ttft_s``) or from another book, for a warm start."""
+        if isinstance(source, LatencyBook):
+            self.book.merge(source)
+        else:
+            self.book.prime_csv(source, _clock()(), key=StepKey(node=key) if key else None, target=target)
+
+    def status(self) -> dict[str, Any]:
+        """Return what is known now: mode, counts of the last 60 minutes, learning per key and target."""
+        now = _clock()()
+        mode, source = self.modes.in_force()
+        learning = {
+            f"{key} @ {target}": "{} of {}".format(*self.book.learning(key, target, now)) for key, target in self._keys
+        }
+        return {
+            "mode": str(mode),
+            "mode_by": source,
+            "last_60_minutes": self._fleet.counts(now)._asdict(),
+            "budget": self.budget.counts(now)._asdict(),
+            "learning": learning,
+            "abandoned": self._loops.abandoned,
+        }
+
+    # --- closing --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop the background loop; open calls of it are cancelled. The hedger stays usable."""
+        self._background.close()
+
+    async def aclose(self) -> None:
+        """Join the losers of the running loop (at most the grace), then close."""
+        await self._loops.current().reaper.join()
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        if in_trio():
+            import trio
+
+            self._trio = trio.open_nursery()
+            self._nursery = await self._trio.__aenter__()
+            self._loops.open_trio(TrioSpawner(self._nursery))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.aclose()
+        finally:
+            if self._trio is not None:
+                self._loops.close_trio()
+                manager, self._trio = self._trio, None
+                self._nursery.cancel_scope.cancel()  # what is left has been given up
+                await manager.__aexit__(None, None, None)
+
+
+def _clock() -> Callable[[], float]:
+    """Return the clock of the running loop, else the one asyncio loops use."""
+    if in_trio():
+        import trio
+
+        return trio.current_time
+    try:
+        return asyncio.get_running_loop().time
+    except RuntimeError:
+        return time.monotonic
+
+
+def _is_stream(fn: Callable[..., Any]) -> bool:
+    from inspect import isasyncgenfunction
+
+    return isasyncgenfunction(fn) or isasyncgenfunction(getattr(type(fn), "__call__", None))  # noqa: B004
+
+
+def _widened(recover: tuple[type[BaseException], ...]) -> Classifier:
+    if not recover:
+        return classify
+    types = recover if isinstance(recover, tuple) else (recover,)
+    for kind in types:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ConfigurationError(f"recover takes exception types, got {kind!r}")
+
+    def widened(error: BaseException, /) -> Failure:
+        return Failure.RECOVERABLE if isinstance(error, types) else classify(error)
+
+    return widened
+
+
+def _check_store(store: object) -> None:
+    if store is None:
+        return
+    if not isinstance(store, str):
+        raise ConfigurationError(f"store must be a database URL or None, got {store!r:.80}")
+    scheme = store.partition("://")[0] if "://" in store else store
+    if scheme not in STORE_SCHEMES:
+        raise ConfigurationError(f"store has the unknown scheme {scheme!r}; known: {', '.join(STORE_SCHEMES)}")
+
+
+def _checked_effect(effect: object) -> Effect:
+    try:
+        return Effect(effect)  # type: ignore[arg-type]
+    except ValueError:
+        known = ", ".join(Effect)
+        raise ConfigurationError(f"effect must be one of {known}, got {effect!r}") from None
+
+
+def _checked_policy(name: str, policy: object) -> HedgePolicy:
+    if not callable(getattr(policy, "next_launch_at", None)) or isinstance(policy, type):
+        raise ConfigurationError(f"{name} must be a policy such as Quantile() or Never(), got {policy!r}")
+    return policy  # type: ignore[return-value]
+
+
+def _checked_seconds(name: str, seconds: object) -> float:
+    """Return a finite number of seconds >= 0; infinity stands for None."""
+    if seconds is None:
+        return math.inf
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ConfigurationError(f"{name} must be a finite number of seconds >= 0, got {seconds!r}")
+    return float(seconds)
+
+
+def _checked_count(name: str, count: object) -> int | None:
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ConfigurationError(f"{name} must be a whole number >= 0, got {count!r}")
+    return count
