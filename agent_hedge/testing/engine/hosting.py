@@ -1,0 +1,115 @@
+"""An engine away from the client's event loop: in a thread, or in a process so that the client's CPU is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+from urllib.request import Request, urlopen
+
+from agent_hedge.errors import ConfigurationError
+from agent_hedge.testing.engine.server import FakeEngine
+from agent_hedge.testing.serving import Ending, Record
+
+
+@contextmanager
+def in_thread(engine: FakeEngine) -> Iterator[FakeEngine]:
+    """Run an engine on a loop of its own in a daemon thread until the block is left."""
+    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def live() -> None:
+        stop = asyncio.Event()
+        try:
+            await engine.start()
+        except BaseException as error:
+            ready.set_exception(error)
+            return
+        ready.set_result((asyncio.get_running_loop(), stop))
+        try:
+            await stop.wait()
+        finally:
+            await engine.aclose()
+
+    thread = threading.Thread(target=asyncio.run, args=(live(),), name="agent-hedge-engine", daemon=True)
+    thread.start()
+    loop, stop = ready.result()
+    try:
+        yield engine
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEngine:
+    """An engine in another process, reached over HTTP alone."""
+
+    url: str
+
+    @property
+    def base_url(self) -> str:
+        """What OpenAI's clients call ``base_url``."""
+        return f"{self.url}/v1"
+
+    def records(self) -> list[Record]:
+        """Fetch what the engine did. Its instants are on the monotonic clock, on Linux the same in all processes."""
+        with urlopen(f"{self.url}/engine/records") as answer:
+            rows = json.load(answer)
+        return [Record(**row | {"ending": row["ending"] and Ending(row["ending"])}) for row in rows]
+
+    def set_faults(self, words: str) -> None:
+        """Set a standing fault in words (`parse_fault`); the empty text is none."""
+        urlopen(Request(f"{self.url}/engine/faults", words.encode(), method="PUT")).close()
+
+
+@contextmanager
+def serve_in_process(**settings: Any) -> Iterator[RemoteEngine]:
+    """Run ``FakeEngine(**settings)`` in a fresh process until the block is left; it ends with its parent too.
+
+    Settings must be picklable: a function for `replies` or `faults` must live in an importable module.
+    """
+    FakeEngine(**settings)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, settings), name="agent-hedge-engine", daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        try:
+            url, trouble = ours.recv()
+        except EOFError:
+            raise RuntimeError("the engine's process ended before it listened") from None
+        if trouble:
+            raise ConfigurationError(trouble)
+        yield RemoteEngine(url)
+    finally:
+        ours.close()
+        process.join()
+
+
+def _serve(pipe: Pipe, settings: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it closes the pipe
+    asyncio.run(_live(pipe, settings))
+
+
+async def _live(pipe: Pipe, settings: dict[str, Any]) -> None:
+    engine = FakeEngine(**settings)
+    try:
+        await engine.start()
+    except ConfigurationError as error:
+        pipe.send(("", str(error)))
+        return
+    gone = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pipe.fileno(), gone.set)
+    pipe.send((engine.url, ""))
+    await gone.wait()
+    asyncio.get_running_loop().remove_reader(pipe.fileno())
+    await engine.aclose()

@@ -1,0 +1,122 @@
+"""The fake engine in a thread, in a process, and from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from agent_hedge.cli.engine import engine as command
+from agent_hedge.errors import ConfigurationError
+from agent_hedge.testing.engine import Ending, FakeEngine, Hardware, serve_in_process
+
+QUICK = Hardware(decode_rate=5_000)
+ROOT = Path(__file__).parents[2]
+
+
+def ask(base_url: str) -> str:
+    body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
+    with urlopen(Request(f"{base_url}/chat/completions", body)) as answer:
+        return str(json.load(answer)["choices"][0]["message"]["content"])
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def test_in_a_thread() -> None:
+    with FakeEngine.in_thread("fixed:0.01", hardware=QUICK) as engine:
+        assert ask(engine.base_url).startswith("On Hello")
+        engine.wait(lambda engine: engine.is_idle)
+        assert [record.ending for record in engine.records] == [Ending.COMPLETED]
+        with pytest.raises(TimeoutError, match="1 records"):
+            engine.wait(lambda engine: engine.running == 9, timeout=0.01)
+    assert "agent-hedge-engine" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_r20_a_thread_that_cannot_listen_says_so(taken_port: int) -> None:
+    with pytest.raises(ConfigurationError, match=str(taken_port)), FakeEngine.in_thread(port=taken_port):
+        pass
+
+
+def test_in_a_process() -> None:
+    with serve_in_process(profile="fixed:0.01", hardware=QUICK, seed=3) as engine:
+        assert ask(engine.base_url).startswith("On Hello")
+        engine.set_faults("status=503")
+        with pytest.raises(HTTPError, match="503"):
+            ask(engine.base_url)
+        records = engine.records()
+        assert [record.ending for record in records] == [Ending.COMPLETED, Ending.REJECTED]
+        assert records[0].ttft is not None
+        assert records[0].ttft >= 0.01
+        engine.set_faults("")
+        ask(engine.base_url)
+
+
+def test_r20_a_process_that_cannot_listen_says_so(taken_port: int) -> None:
+    with pytest.raises(ConfigurationError, match=str(taken_port)), serve_in_process(port=taken_port):
+        pass
+
+
+@pytest.fixture
+def run() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(command)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--profile", "gauss:1"], "'gauss:1' is no TTFT profile"),
+        (["--profile", "replay:/nowhere.csv"], "/nowhere.csv"),
+        (["--slots", "0"], "slots must be at least 1"),
+        (["--speedup", "-2"], "speedup must be positive"),
+        (["--fault", "explode"], "'explode' is no fault"),
+    ],
+)
+def test_r20_the_command_refuses_in_one_line(run: typer.Typer, arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(run, [*arguments, "--port", "0"])
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_r20_the_command_names_a_port_in_use(run: typer.Typer, taken_port: int) -> None:
+    result = CliRunner().invoke(run, ["--port", str(taken_port)])
+    assert result.exit_code == 2
+    assert result.stderr == (f"agent-hedge engine: cannot listen on 127.0.0.1:{taken_port}: Address already in use\n")
+
+
+def test_the_command_serves_until_ctrl_c() -> None:
+    start = "import typer; from agent_hedge.cli.engine import engine; typer.run(engine)"
+    options = ["--port", "0", "--model", "m", "--profile", "fixed:0", "--fault", "pings=1", "--fault", "role_first"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().split()[0]
+    assert ask(url).startswith("On Hello")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "", "")
