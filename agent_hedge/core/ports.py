@@ -336,9 +336,11 @@ class Codec(Protocol):
 # `StoreUnavailable` when the store cannot be reached, answers too late, or cannot be trusted.
 
 NAME_LIMIT = 255
-"""Longest name of a tool, namespace, target, principal or worker, in characters."""
+"""Longest name of a tool, namespace, target or principal, in characters."""
 KEY_LIMIT = 512
 """Longest run key, thread id, step key or scope, in characters."""
+WORKER_LIMIT = 64
+"""Longest id of a worker process, in characters."""
 NOTE_LIMIT = 2000
 """Longest free text of a person (notes, reasons), in characters."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -657,6 +659,8 @@ class AttemptFacts(TypedDict, total=False):
 STEP_COLUMNS = frozenset(StepFacts.__annotations__)
 ATTEMPT_COLUMNS = frozenset(AttemptFacts.__annotations__)
 
+_COLUMN_LIMITS = {"run_key": KEY_LIMIT, "step_id": NAME_LIMIT, "attempt_id": NAME_LIMIT}
+
 
 def check_columns(row: Mapping[str, Any], allowed: frozenset[str], key: str) -> None:
     """Refuse a row without its id, or with a column no store has."""
@@ -665,7 +669,7 @@ def check_columns(row: Mapping[str, Any], allowed: frozenset[str], key: str) -> 
         raise ConfigurationError(f"no such column: {', '.join(unknown)}")
     for column, value in row.items():
         if isinstance(value, str):
-            check_text(value, f"column {column}", NOTE_LIMIT)
+            check_text(value, f"column {column}", _COLUMN_LIMITS.get(column, NOTE_LIMIT))
 
 
 class StepStore(Protocol):
@@ -738,14 +742,24 @@ class SwitchStore(Protocol):
     async def set(self, switch: Switch) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stores:
-    """The store ports of one database (or one memory), opened and closed together."""
+class Stores(Protocol):
+    """The store ports of one database (or one memory), opened and closed together.
 
-    effects: EffectStore
-    claims: ClaimStore
-    runs: RunStore
-    steps: StepStore
-    slices: SliceStore
-    switches: SwitchStore
-    close: Callable[[], Awaitable[None]]
+    The background loop owns them: `open` raises what is wrong at start (`ConfigurationError`: say so and stop;
+    `StoreUnavailable`: go on without, every verb tries again by itself).
+    """
+
+    @property
+    def effects(self) -> EffectStore: ...
+    @property
+    def claims(self) -> ClaimStore: ...
+    @property
+    def runs(self) -> RunStore: ...
+    @property
+    def steps(self) -> StepStore: ...
+    @property
+    def slices(self) -> SliceStore: ...
+    @property
+    def switches(self) -> SwitchStore: ...
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
