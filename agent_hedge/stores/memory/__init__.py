@@ -5,7 +5,6 @@ They live as long as the process: what they promise holds across threads and tas
 
 from __future__ import annotations
 
-from agent_hedge.core.ports import Stores
 from agent_hedge.stores.memory.claims import MemoryClaims
 from agent_hedge.stores.memory.effects import MemoryEffects
 from agent_hedge.stores.memory.runs import MemoryRuns
@@ -19,23 +18,30 @@ __all__ = [
     "MemoryRuns",
     "MemorySlices",
     "MemorySteps",
+    "MemoryStores",
     "MemorySwitches",
     "memory_stores",
 ]
 
 
-def memory_stores() -> Stores:
-    """Return a fresh set of empty stores."""
+class MemoryStores:
+    """`Stores` in memory."""
 
-    async def close() -> None:
+    def __init__(self) -> None:
+        self.effects = MemoryEffects()
+        self.claims = MemoryClaims()
+        self.runs = MemoryRuns()
+        self.steps = MemorySteps()
+        self.slices = MemorySlices()
+        self.switches = MemorySwitches()
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
         """Nothing is held open."""
 
-    return Stores(
-        effects=MemoryEffects(),
-        claims=MemoryClaims(),
-        runs=MemoryRuns(),
-        steps=MemorySteps(),
-        slices=MemorySlices(),
-        switches=MemorySwitches(),
-        close=close,
-    )
+
+def memory_stores() -> MemoryStores:
+    """Return a fresh set of empty stores."""
+    return MemoryStores()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from agent_hedge.core.ports import KEY_LIMIT, NAME_LIMIT, check_text
+from agent_hedge.core.ports import KEY_LIMIT, WORKER_LIMIT, check_text
 
 
 class MemorySlices:
@@ -16,7 +16,7 @@ class MemorySlices:
         self._rows: dict[tuple[str, int, str], bytes] = {}
 
     async def put(self, worker: str, rows: Sequence[tuple[str, int, bytes]]) -> None:
-        check_text(worker, "a worker", NAME_LIMIT, empty=False)
+        check_text(worker, "a worker", WORKER_LIMIT, empty=False)
         for key, _, _ in rows:
             check_text(key, "a step key", KEY_LIMIT, empty=False)
         with self._lock:

@@ -8,6 +8,8 @@ made of a result.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -21,12 +23,15 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "agent_hedge_version"
 """Alembic's table. A name of its own, because the database may be the application's."""
 
 NAME = String(255)
+WORKER = String(64)
 KEY = String(512)
+"""An index entry of PostgreSQL holds 2,704 bytes at most, and a character takes up to 4."""
 DIGEST = String(64)
 WORD = String(32)
 
@@ -35,8 +40,9 @@ metadata = MetaData(
 )
 
 
-def required(name: str, kind: object) -> Column[object]:
-    return Column(name, kind, nullable=False)  # type: ignore[call-overload,no-any-return]
+def required(name: str, kind: TypeEngine[Any]) -> Column[Any]:
+    """A column that is never NULL."""
+    return Column(name, kind, nullable=False)
 
 
 store_meta = Table(
@@ -139,7 +145,7 @@ steps = Table(
     Column("step_id", NAME, primary_key=True),
     Column("run_key", KEY),
     Column("generation", Integer),
-    Column("tenant", NAME),
+    Column("tenant", Text),
     Column("node", Text),
     Column("step", Integer),
     Column("path", Text),
@@ -152,17 +158,17 @@ steps = Table(
     Column("trigger_s", Double),
     Column("slack_s", Double),
     Column("price", Double),
-    Column("decision", WORD),
-    Column("reason", WORD),
+    Column("decision", Text),
+    Column("reason", Text),
     Column("detail", Text),
-    Column("outcome", WORD),
+    Column("outcome", Text),
     Column("error", Text),
-    Column("winner", NAME),
+    Column("winner", Text),
     Column("launched", Integer),
     Column("hedges", Integer),
     Column("ttft_s", Double),
     Column("longest_gap_s", Double),
-    Column("coalesced_with", NAME),
+    Column("coalesced_with", Text),
     Index(None, "run_key", "generation"),
     Index(None, "started_at"),
 )
@@ -173,26 +179,26 @@ attempts = Table(
     Column("attempt_id", NAME, primary_key=True),
     Column("step_id", NAME),
     Column("number", Integer),
-    Column("role", WORD),
-    Column("target", NAME),
+    Column("role", Text),
+    Column("target", Text),
     Column("domain", Text),
     Column("node", Text),
     Column("started_at", Double),
     Column("ended_at", Double),
     Column("ttft_s", Double),
-    Column("outcome", WORD),
+    Column("outcome", Text),
     Column("error", Text),
-    Column("phase", WORD),
+    Column("phase", Text),
     Column("cancel_sent_s", Double),
     Column("released_s", Double),
     Column("engine_request_id", Text),
     Column("tokens_input", BigInteger),
     Column("tokens_computed", BigInteger),
-    Column("computed_certainty", WORD),
+    Column("computed_certainty", Text),
     Column("tokens_billed", BigInteger),
-    Column("billed_certainty", WORD),
+    Column("billed_certainty", Text),
     Column("cost", Double),
-    Column("currency", WORD),
+    Column("currency", Text),
     Column("receipt", Text),
     Index(None, "step_id"),
     Index(None, "started_at"),
@@ -203,7 +209,7 @@ latency_slices = Table(
     metadata,
     Column("key", KEY, primary_key=True),
     Column("slice", BigInteger, primary_key=True, autoincrement=False),
-    Column("worker", NAME, primary_key=True),
+    Column("worker", WORKER, primary_key=True),
     required("counts", LargeBinary()),
     Index(None, "slice"),
 )
