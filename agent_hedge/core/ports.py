@@ -263,11 +263,10 @@ class TimerHandle(Protocol):
     def cancel(self) -> None: ...
 
 
-class Waiter(Protocol):
-    """A one-shot flag that one task waits for. `set` may be called more than once."""
+class Waiter(Awaitable[None], Protocol):
+    """A one-shot flag that one task awaits. `set` may be called more than once."""
 
     def set(self) -> None: ...
-    async def wait(self) -> None: ...
 
 
 class Spawner(Protocol):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Refused
@@ -116,12 +117,19 @@ class Run:
         }
 
 
+class Racing(Protocol):
+    """What an attempt may tell the race it runs in."""
+
+    def claim(self, number: int) -> bool: ...
+    def first_token(self, number: int) -> None: ...
+
+
 class ActiveAttempt:
     """The attempt that the current code runs for. Reachable by `current_attempt()`, also in worker threads."""
 
-    __slots__ = ("_claim", "_first_token", "attempt", "cancelled", "certainty", "phase", "started", "tokens")
+    __slots__ = ("_racing", "attempt", "cancelled", "certainty", "phase", "started", "tokens")
 
-    def __init__(self, attempt: Attempt, claim: Callable[[], bool], first_token: Callable[[], None]) -> None:
+    def __init__(self, attempt: Attempt, racing: Racing) -> None:
         self.attempt = attempt
         self.cancelled = False
         """Set before a cancel is sent: code that cannot be cancelled may look at it and stop."""
@@ -132,8 +140,7 @@ class ActiveAttempt:
         self.tokens: int | None = None
         """Completion tokens seen, for the receipt, with their certainty."""
         self.certainty = Certainty.UNKNOWN
-        self._claim = claim
-        self._first_token = first_token
+        self._racing = racing
 
     @property
     def target(self) -> Place:
@@ -157,11 +164,11 @@ class ActiveAttempt:
 
     def claim(self) -> bool:
         """Win the race now, before a side effect: True for at most one attempt of a step. Callable in any thread."""
-        return self._claim()
+        return self._racing.claim(self.attempt.number)
 
     def first_token(self) -> None:
         """Say that the first meaningful token has come. Only in the run loop's thread."""
-        self._first_token()
+        self._racing.first_token(self.attempt.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from random import getrandbits
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -107,12 +106,10 @@ class Place(Protocol):
     def domain(self) -> tuple[str, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One physical dispatch of a step.
+class Attempt(NamedTuple):
+    """One physical dispatch of a step. (A tuple, as `Outcome` is: every call makes one, at half a dataclass's cost.)
 
-    `number` counts from 0 (the primary) in launch order; `id` is unique with a random suffix and safe to send as a
-    request id (R8: engines match ids by equality or prefix, so the primary's has one too).
+    `number` counts from 0 (the primary) in launch order; `nonce` makes the `id` unique.
     """
 
     number: int
@@ -121,7 +118,12 @@ class Attempt:
     started_at: float
     deadline: float
     effect_key: str | None = None
-    id: str = field(default_factory=lambda: f"ah-{getrandbits(64):016x}")
+    nonce: int = 0
+
+    @property
+    def id(self) -> str:
+        """A request id of its own, safe to send, no prefix of another's (R8: engines match ids by prefix)."""
+        return f"ah-{self.nonce:016x}"
 
     @property
     def is_hedge(self) -> bool:
@@ -131,8 +133,7 @@ class Attempt:
         return f"{self.target.name}#{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[T]):
+class Outcome(NamedTuple, Generic[T]):
     """What an attempt brought: a value, or the error it raised. Errors are raised once, at the edge.
 
     `accepted` and `failure` exclude each other. `empty` marks a stream that ended cleanly with nothing meaningful:
@@ -169,8 +170,7 @@ class Receipt:
     certainty: Certainty = Certainty.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The end of an attempt, as gates hear it. `launched` is False when a later gate refused it.
 
     `latency` is the time to the first meaningful token in seconds, None where there was none; `censored_at` is

@@ -38,6 +38,7 @@ T = TypeVar("T")
 Call = Callable[[ActiveAttempt], Awaitable[T]]
 
 NOBODY = Funnel()
+NO_RECEIPT = Receipt()
 
 
 def accept_all(_: object) -> bool:
@@ -115,7 +116,7 @@ class Driver(Generic[T]):
 
     async def _wait(self) -> None:
         try:
-            await self._waiter.wait()
+            await self._waiter
         except self._spawner.cancelled:
             await self.leave()
             raise
@@ -183,6 +184,13 @@ class Driver(Generic[T]):
         return Outcome(None, error, False, failure, False, retry_after(error))
 
     def _done(self, number: int, outcome: Outcome[Any]) -> None:
+        race = self.race
+        if race.in_flight == 1 and self._forced is None and not self._facts and not race.is_cancelled(number):
+            now = self._spawner.now()
+            commands = race.on_outcome(number, outcome, now)
+            commands += race.on_ended(number, now, self._receipt(number))
+            self._carry_out(commands)
+            return
         self._post(Done(number, outcome))
         self._end(number)
 
@@ -190,12 +198,16 @@ class Driver(Generic[T]):
         if self._facts or self._held:
             self._ended.append(number)
             return
-        active = self._active[number]
         task = self._tasks[number]
         if task is not None:
             self._reaper.forget(task)
-        receipt = Receipt(phase=active.phase, tokens=active.tokens, certainty=active.certainty)
-        self._carry_out(self.race.on_ended(number, self._spawner.now(), receipt))
+        self._carry_out(self.race.on_ended(number, self._spawner.now(), self._receipt(number)))
+
+    def _receipt(self, number: int) -> Receipt:
+        active = self._active[number]
+        if active.phase or active.tokens is not None:
+            return Receipt(phase=active.phase, tokens=active.tokens, certainty=active.certainty)
+        return NO_RECEIPT
 
     # --- facts --------------------------------------------------------------------------------------------------
 
@@ -254,7 +266,12 @@ class Driver(Generic[T]):
         if self.race.wake_at is not None:
             self._carry_out(self.race.on_timer(self._spawner.now()))
 
-    def _claim(self, number: int) -> bool:
+    def first_token(self, number: int) -> None:
+        """An attempt says that its first meaningful token has come."""
+        self._post(Token(number))
+
+    def claim(self, number: int) -> bool:
+        """An attempt wants to win before a side effect; from any thread."""
         won = self.race.claim(number)
         if won:
             self._spawner.call_soon_threadsafe(self._on_claim)
@@ -289,14 +306,15 @@ class Driver(Generic[T]):
                     self._funnel.tell(event)
             elif kind is Close:
                 self.closed = True
-        self._arm()
+        if self.race.wake_at is not None or self._timer is not None:
+            self._arm()
 
     def _launch(self, attempt: Attempt) -> None:
         number = attempt.number
-        active = ActiveAttempt(attempt, lambda: self._claim(number), lambda: self._post(Token(number)))
+        active = ActiveAttempt(attempt, self)
         self._active.append(active)
         self._tasks.append(None)
-        self._tasks[number] = self._spawner.spawn(self._attempt(active), name=f"agent_hedge {attempt}")
+        self._tasks[number] = self._spawner.spawn(self._attempt(active), name=self.race.key.node)
 
     def _cancel(self, command: Cancel) -> None:
         number = command.number

@@ -6,7 +6,7 @@ A step of it costs a race, a driver and a task; whatever can be decided once is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from agent_hedge.core.classify import classify
@@ -61,9 +61,11 @@ class Lane:
         self.timeout = timeout
         self.commit_on_token = commit_on_token
 
-    async def run(self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None) -> T:
+    def run(
+        self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None
+    ) -> Coroutine[Any, Any, T]:
         """Run one step: `call` once per attempt; return the winner's value or raise the step's error."""
-        return await self.driver(call, accept, key).run()
+        return self.driver(call, accept, key).run()
 
     def driver(self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None) -> Driver[T]:
         """Return a driver for one step on the running loop, not yet started."""

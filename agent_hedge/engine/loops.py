@@ -1,9 +1,8 @@
-"""What belongs to one run loop: its spawner and its reaper. Found by the running loop, forgotten with it."""
+"""What belongs to one run loop: its spawner and its reaper. Found by the running loop, forgotten when it is closed."""
 
 from __future__ import annotations
 
 import asyncio
-from weakref import WeakKeyDictionary
 
 from agent_hedge.engine.reaper import GRACE_S, Reaper
 from agent_hedge.engine.spawn import AsyncioSpawner, TrioSpawner, asyncio_spawner
@@ -24,7 +23,7 @@ class Loops:
 
     def __init__(self, grace: float = GRACE_S) -> None:
         self._grace = grace
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopState] = WeakKeyDictionary()
+        self._by_loop: dict[asyncio.AbstractEventLoop, LoopState] = {}
         self._trio: dict[int, LoopState] = {}
 
     def current(self) -> LoopState:
@@ -37,9 +36,12 @@ class Loops:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return self._of_trio()
-        state = self._by_loop.get(loop)
-        if state is None:
-            state = self._by_loop[loop] = LoopState(AsyncioSpawner(loop), self._grace)
+        return self._by_loop.get(loop) or self._meet(loop)
+
+    def _meet(self, loop: asyncio.AbstractEventLoop) -> LoopState:
+        for closed in [known for known in list(self._by_loop) if known.is_closed()]:
+            self._by_loop.pop(closed, None)
+        state = self._by_loop[loop] = LoopState(AsyncioSpawner(loop), self._grace)
         return state
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_hedge.core.ports import Spawner, TaskHandle, TimerHandle, Waiter
@@ -20,18 +20,10 @@ if TYPE_CHECKING:
 Work = Coroutine[Any, Any, None]
 
 
-class AsyncioWaiter:
-    __slots__ = ("_future",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future: asyncio.Future[None] = loop.create_future()
-
+class AsyncioWaiter(asyncio.Future[None]):
     def set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        await self._future
+        if not self.done():
+            self.set_result(None)
 
 
 class AsyncioSpawner:
@@ -55,7 +47,7 @@ class AsyncioSpawner:
             await asyncio.wait(pending)
 
     def waiter(self) -> Waiter:
-        return AsyncioWaiter(self.loop)
+        return AsyncioWaiter(loop=self.loop)
 
 
 class TrioTask:
@@ -116,8 +108,8 @@ class TrioWaiter:
     def set(self) -> None:
         self._event.set()
 
-    async def wait(self) -> None:
-        await self._event.wait()
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._event.wait().__await__()
 
 
 class TrioSpawner:

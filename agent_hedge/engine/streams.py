@@ -52,7 +52,7 @@ class Pipe(Generic[T]):
         """Wait until the caller has caught up."""
         while len(self._items) >= WINDOW and not self._closed:
             self._full = self._spawner.waiter()
-            await self._full.wait()
+            await self._full
 
     def close(self) -> None:
         """No more items come; or none are wanted."""
@@ -67,7 +67,7 @@ class Pipe(Generic[T]):
             if self._closed:
                 return False
             self._new = self._spawner.waiter()
-            await self._new.wait()
+            await self._new
             self._new = None
         return True
 

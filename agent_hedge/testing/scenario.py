@@ -242,7 +242,7 @@ async def sleep_until(spawner: Spawner, when: float) -> None:
     waiter = spawner.waiter()
     timer = spawner.call_at(instant(when), waiter.set) if when < FOREVER else None
     try:
-        await waiter.wait()
+        await waiter
     finally:
         if timer is not None:
             timer.cancel()
