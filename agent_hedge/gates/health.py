@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Permit, RaceView, Refused
-from agent_hedge.core.step import Attempt, Ended, Failure, Role, Verdict
+from agent_hedge.core.step import Attempt, Ended, Failure, Role, Verdict, instant
 
 FAILURES = 5
 FATAL_FAILURES = 3
@@ -33,7 +33,8 @@ PUSHBACK_S = 1.0
 MAX_PUSHBACK_S = 3600.0
 """The longest rest that is believed: the window of the budget."""
 
-_PRIMARY, _HEDGE = Role.PRIMARY, Role.HEDGE
+# An attribute of an enum costs 75 ns on Python 3.11; the end of every call passes here.
+_PRIMARY, _HEDGE, _WON = Role.PRIMARY, Role.HEDGE, Verdict.WON
 
 
 class _State:
@@ -114,7 +115,7 @@ class Health:
 
     def settle(self, end: Ended, *, at: float) -> None:
         """Hear how an attempt of any target ended."""
-        if end.verdict is Verdict.WON and end.attempt.target.name not in self._states:
+        if end.verdict is _WON and end.attempt.target.name not in self._states:
             return
         with self._lock:
             self._learn(end, at)
@@ -124,12 +125,12 @@ class Health:
     def _learn(self, end: Ended, at: float) -> None:
         target = end.attempt.target.name
         state = self._states.get(target)
-        if end.verdict is Verdict.WON:
+        if end.verdict is _WON:
             if state is not None and end.attempt.started_at >= state.out_at:
                 state.recover()
         elif end.retry_after is not None:
             state = state or self._states.setdefault(target, _State())
-            state.pushback_until = max(state.pushback_until, at + _rest(end.retry_after))
+            state.pushback_until = max(state.pushback_until, instant(at + _rest(end.retry_after)))
         elif end.verdict is Verdict.FAILED and end.failure in (Failure.RECOVERABLE, Failure.TARGET):
             state = state or self._states.setdefault(target, _State())
             state.failures += 1

@@ -10,14 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from agent_hedge.core.ports import NAME_LIMIT, Canceller
 from agent_hedge.core.step import Place
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.targets.address import replica_names
 
-M = TypeVar("M")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    M = TypeVar("M", default=None)  # a target without a member needs no annotation
+else:
+    from typing import TypeVar
+
+    M = TypeVar("M")
 
 MAX_COPIES = 1024
 """More places behind one address than this is a slip of the keyboard."""

@@ -254,3 +254,13 @@ def test_status_names_the_targets_that_are_not_well() -> None:
     caller.fail(5)
     caller.health.drain(["b"])
     assert caller.health.status(caller.now) == {"a": "unhealthy: out for 30.0 s", "b": "draining: target drained"}
+
+
+def test_the_end_of_a_pushback_is_an_instant_a_race_can_wake_up_at() -> None:
+    """A race keeps instants to the nanosecond; one that woke up too early by less would wait forever."""
+    caller = Caller()
+    caller.now = 1000.123456789123
+    caller.end(Verdict.FAILED, Failure.RECOVERABLE, retry_after=1.0000000004)
+    until = caller.health.not_before("a", caller.now)
+    assert until == round(until, 9)
+    assert caller.health.not_before("a", until) == 0.0
