@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
+import agent_hedge
 from agent_hedge.core.scope import Forced, forced  # here, so that the inner sessions share this module
 
 INSTALLED = "agent_hedge" in entry_points(group="pytest11").names
@@ -35,11 +37,11 @@ def test_default(virtual_clock):
     assert (virtual_clock.backend, virtual_clock.now()) == ("asyncio", 3600)
 
 @pytest.mark.parametrize("virtual_clock", ["asyncio", "trio"], indirect=True)
-def test_both(virtual_clock):
+def test_both(virtual_clock, request):
     async def main():
         await anyio.sleep(3600)
-        return anyio.get_cancelled_exc_class().__module__.split('.')[0]
-    assert virtual_clock.run(main) == virtual_clock.backend
+        return anyio.get_cancelled_exc_class().__module__.split(".")[0]
+    assert virtual_clock.run(main) == virtual_clock.backend == request.node.callspec.params["virtual_clock"]
     assert virtual_clock.now() == 3600
 """
     run(pytester, code).assert_outcomes(passed=3)
@@ -131,13 +133,26 @@ async def test_hidden(first, agent_hedge_off):
     run(pytester, SEEN + ANYIO + code, "--agent-hedge=force").assert_outcomes(passed=1)
 
 
-def test_importing_the_plugin_imports_nothing_heavy() -> None:
+def test_the_plugin_itself_imports_nothing() -> None:
+    """Beyond what pytest has loaded and what `agent_hedge/__init__.py` loads, which a bare package stands in for."""
     code = """
-import sys, pytest
+import sys, types, pytest
+package = types.ModuleType("agent_hedge")
+package.__path__ = ["agent_hedge"]
+sys.modules["agent_hedge"] = package
 before = set(sys.modules)
 import agent_hedge.testing.pytest_plugin
-new = {name for name in set(sys.modules) - before if not name.startswith("agent_hedge.testing")}
-print(*sorted(new - {"agent_hedge"}))
+print(*sorted(set(sys.modules) - before))
 """
+    root = Path(agent_hedge.__path__[0]).parent
+    result = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["agent_hedge.testing", "agent_hedge.testing.pytest_plugin"]
+
+
+def test_the_plugin_loads_no_framework() -> None:
+    code = "import sys, agent_hedge.testing.pytest_plugin; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == []
+    loaded = {name.partition(".")[0] for name in result.stdout.split()}
+    assert loaded.isdisjoint(
+        {"langchain_core", "langgraph", "numpy", "opentelemetry", "pydantic", "sqlalchemy", "trio"}
+    )
