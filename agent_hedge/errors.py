@@ -36,6 +36,10 @@ class DeadlineExceeded(HedgeError, TimeoutError):
         self.running = tuple(running)
 
 
+class NotDispatched(HedgeError):
+    """No attempt could be dispatched: no place to go, or every place refused."""
+
+
 class AnswerRejected(HedgeError):
     """An attempt answered, and `accept` said no."""
 

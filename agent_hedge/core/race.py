@@ -55,7 +55,7 @@ from agent_hedge.core.step import (
     Verdict,
     instant,
 )
-from agent_hedge.errors import AllAttemptsFailed, DeadlineExceeded, HedgeError
+from agent_hedge.errors import AllAttemptsFailed, DeadlineExceeded, HedgeError, NotDispatched
 
 MAX_ATTEMPTS = 3
 """Attempts of one step, of any role (R13; SRE book: three attempts say enough about the other side)."""
@@ -173,7 +173,7 @@ class Race:
         "_claimed", "_commands", "_due", "_elected", "_legs", "_lock", "_observed", "_rearms", "_recover_at",
         "_settled", "_spoken", "_step_id", "_unfinished", "barred", "candidates", "chooser", "commit_on_token",
         "deadline", "effect", "effect_key", "excluded", "fleet", "gates", "hedges", "in_flight", "key",
-        "last_launch_at", "last_target", "latency", "max_attempts", "now", "policy", "run", "stalled", "started_at",
+        "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "policy", "run", "stalled", "started_at",
         "state", "wake_at", "winner",
     )  # fmt: skip
 
@@ -218,6 +218,8 @@ class Race:
         self.last_target = ""
         self.hedges = self.in_flight = 0
         self.excluded: frozenset[str] = frozenset()
+        self.opening = Role.PRIMARY
+        """`RECOVERY` where the step is run again after its winner broke (R3): then the first attempt may be refused."""
         self.stalled = False
         self.wake_at: float | None = None
         self._observed = observed
@@ -228,6 +230,13 @@ class Race:
         self._rearms = self._unfinished = 0
         self._spoken = self._settled = self._claimed = self._elected = False
         self._lock = threading.Lock()
+
+    def follow(self, broken: Race) -> None:
+        """Run the same step again after its winner broke: the same request, as a recovery, with what is left (R3)."""
+        self._step_id = broken.step_id
+        self.opening = Role.RECOVERY
+        self.excluded = broken.excluded
+        self.max_attempts = broken.max_attempts - broken.launched
 
     # --- what others see ----------------------------------------------------------------------------------------
 
@@ -268,13 +277,15 @@ class Race:
     def start(self, now: float) -> list[Command]:
         """Open the race: dispatch the primary, arm the trigger."""
         self.now = self.started_at = now
-        if self._observed:
+        if self._observed and self.opening is _PRIMARY:
             run_key = self.run.key if self.run else ""
             self._report(StepStarted, deadline=self.deadline, run_key=run_key)
-        if refused := self._launch(_PRIMARY):
+        if refused := self._launch(self.opening):
             error: HedgeError = DeadlineExceeded(elapsed=0.0)
             if refused.reason not in _PRIMARY_REFUSALS:
-                error = HedgeError(f"No attempt could be dispatched: {refused.reason} {refused.detail}".rstrip() + ".")
+                error = NotDispatched(
+                    f"No attempt could be dispatched: {refused.reason} {refused.detail}".rstrip() + "."
+                )
             self._settle(Outcome(error=error, accepted=False))
         return self._take()
 

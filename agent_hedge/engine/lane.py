@@ -6,13 +6,14 @@ A step of it costs a race, a driver and a task; whatever can be decided once is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from agent_hedge.core.classify import classify
 from agent_hedge.core.ports import Chooser, Classifier, FleetView, Gate, HedgePolicy, LatencyBook, Refused
 from agent_hedge.core.race import Race
-from agent_hedge.core.scope import Run, forced, run_scope, step_scope
+from agent_hedge.core.scope import Run, StepContext, forced, run_scope, step_scope
 from agent_hedge.core.step import Effect, Place, StepKey, instant
 from agent_hedge.engine.driver import Call, Driver, accept_all
 from agent_hedge.engine.funnel import Funnel
@@ -43,6 +44,8 @@ class Lane:
         classifier: Classifier = classify,
         timeout: float = math.inf,
         commit_on_token: bool = False,
+        nodes: Mapping[str, HedgePolicy] = MappingProxyType({}),
+        context_of: Callable[[], StepContext | None] = step_scope.get,
     ) -> None:
         self.key = key
         self.loops = loops
@@ -60,6 +63,8 @@ class Lane:
         self.classifier = classifier
         self.timeout = timeout
         self.commit_on_token = commit_on_token
+        self.nodes = nodes
+        self.context_of = context_of
 
     def run(
         self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None
@@ -67,12 +72,22 @@ class Lane:
         """Run one step: `call` once per attempt; return the winner's value or raise the step's error."""
         return self.driver(call, accept, key).run()
 
-    def driver(self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None) -> Driver[T]:
-        """Return a driver for one step on the running loop, not yet started."""
+    def driver(
+        self,
+        call: Call[T],
+        accept: Callable[[T], bool] = accept_all,
+        key: StepKey | None = None,
+        *,
+        effect: Effect | None = None,
+        after: Race | None = None,
+    ) -> Driver[T]:
+        """Return a driver for one step on the running loop, not yet started.
+
+        `effect`: of this step alone, where it differs. `after`: the race of the same step whose winner broke (R3).
+        """
         state = self.loops.current()
-        race = self._race(state, key or self.key)
         return Driver(
-            race,
+            self._race(state, key or self.key, effect or self.effect, after),
             call,
             spawner=state.spawner,
             reaper=state.reaper,
@@ -81,30 +96,32 @@ class Lane:
             funnel=self.funnel,
         )
 
-    def _race(self, state: LoopState, key: StepKey) -> Race:
+    def _race(self, state: LoopState, key: StepKey, effect: Effect, after: Race | None) -> Race:
         now_of = state.spawner.now
         run = run_scope.get()
-        deadline = self._deadline(run, now_of)
-        if run is not None:
+        if run is not None and after is None:
             run.begin_step()
-        context = step_scope.get()
+        context = self.context_of()
         force = forced.get()
         is_forced = force is not None and force.hedge
-        return Race(
+        race = Race(
             key,
-            policy=self.forced_policy if is_forced else self.policy,
+            policy=self.forced_policy if is_forced else self.nodes.get(key.node, self.policy),
             chooser=self.chooser,
             candidates=self.candidates,
             latency=self.latency,
             fleet=self.fleet,
             gates=self.forced_gates if is_forced else self.gates,
             run=run,
-            effect=self.effect,
+            effect=effect,
             barred=self.barred if context is None or context.verdict is None else context.verdict,
-            deadline=deadline,
+            deadline=self._deadline(run, now_of) if after is None else after.deadline,
             commit_on_token=self.commit_on_token,
             observed=bool(self.funnel),
         )
+        if after is not None:
+            race.follow(after)
+        return race
 
     def _deadline(self, run: Run | None, now_of: Callable[[], Any]) -> float:
         """Return the step's deadline on the running loop's clock: the run's, or sooner by our own time-out."""
