@@ -102,17 +102,15 @@ class Database:
             await asyncio.to_thread(files.examine, path)
             self._file = files.FileIdentity.of(path)
         engine = make_engine(self._store, timeout=self.timeout, schema=self.schema)
-        self._engine = engine
         try:
-            self.uuid = await self._bounded(self._inspected, self._for_reading(), self.timeout)
-        except BaseException as error:
-            self._engine = None
-            await dispose(engine)
-            if not isinstance(error, SQLAlchemyError | LOST):
-                raise
-            failure = described(error)
-        else:
+            self.uuid = await self._bounded(self._inspected, self._for_reading(engine), self.timeout)
+            self._engine = engine
             return
+        except (SQLAlchemyError, *LOST) as error:
+            failure = described(error)
+        finally:
+            if self._engine is None:
+                await dispose(engine)
         raise StoreUnavailable(f"The store cannot be opened ({failure}).")
 
     async def _inspected(self, connection: AsyncConnection) -> str:
@@ -165,21 +163,19 @@ class Database:
 
     async def write(self, work: Work[T], *, again: bool = False) -> T:
         """Run statements in one transaction. `again`: it may be repeated after a lost reply."""
-        return await self._run(work, lambda: self.engine, again=again)
+        return await self._run(work, lambda engine: engine, again=again)
 
-    def _for_reading(self) -> AsyncEngine:
-        if self.is_sqlite:
-            return self.engine.execution_options(**{files.READ_ONLY: True})
-        return self._for_one()
+    def _for_reading(self, engine: AsyncEngine) -> AsyncEngine:
+        return engine.execution_options(**{files.READ_ONLY: True}) if self.is_sqlite else self._for_one(engine)
 
-    def _for_one(self) -> AsyncEngine:
+    def _for_one(self, engine: AsyncEngine) -> AsyncEngine:
         # psycopg sends a lone statement in one trip. asyncpg parses and executes in two, which only a transaction
         # keeps on one server behind a pooling proxy.
         if self.url.drivername == "postgresql+psycopg":
-            return self.engine.execution_options(isolation_level="AUTOCOMMIT")
-        return self.engine
+            return engine.execution_options(isolation_level="AUTOCOMMIT")
+        return engine
 
-    async def _run(self, work: Work[T], engine: Callable[[], AsyncEngine], *, again: bool) -> T:
+    async def _run(self, work: Work[T], way: Callable[[AsyncEngine], AsyncEngine], *, again: bool) -> T:
         started = time.monotonic()
         delay = 0.02
         while True:
@@ -188,11 +184,12 @@ class Database:
                 self._file.check()
             left = self.timeout - (time.monotonic() - started)
             try:
-                return await self._bounded(work, engine(), left)
+                return await self._bounded(work, way(self.engine), left)
             except (SQLAlchemyError, *LOST) as error:
                 failure = described(error)
                 waited = time.monotonic() - started
-                repeat = again and not self.is_sqlite and passing(error) and waited + delay < PATIENCE_S
+                patience = min(PATIENCE_S, self.timeout)
+                repeat = again and not self.is_sqlite and passing(error) and waited + delay < patience
             if not repeat:
                 raise StoreUnavailable(f"The store did not answer ({failure}); nothing was dispatched.")
             await asyncio.sleep(delay)
