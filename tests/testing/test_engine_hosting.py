@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -38,6 +39,17 @@ def taken_port() -> Iterator[int]:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         yield taken.getsockname()[1]
+
+
+def test_on_uvloop() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def talk() -> None:
+        async with FakeEngine(hardware=QUICK) as engine:
+            assert (await asyncio.to_thread(ask, engine.base_url)).startswith("On Hello")
+            await engine.wait_for(lambda engine: engine.is_idle and engine.connections == 0)
+
+    uvloop.run(talk())
 
 
 def test_in_a_thread() -> None:

@@ -89,7 +89,8 @@ def asked(content: str, **more: Any) -> Request:
 async def streaming(client: httpx.AsyncClient, headers: dict[str, str] | None = None) -> AsyncIterator[httpx.Response]:
     """A stream that is left in mid-air, after its first line with content."""
     async with client.stream("POST", "/v1/chat/completions", json=body(stream=True), headers=headers) as response:
-        async for line in response.aiter_lines():
+        lines = response.aiter_lines()  # kept: a generator that is dropped closes the response
+        async for line in lines:
             if line.startswith("data: ") and text_in(line + "\n\n"):
                 break
         yield response
@@ -133,6 +134,8 @@ async def test_request_ids_come_back_and_stay_unique_inside() -> None:
         async with streaming(client, {"x-request-id": "mine"}) as one, streaming(client, {"x-request-id": "mine"}):
             assert one.headers["x-request-id"] == "mine"
             assert [record.id for record in engine.records] == ["mine", "mine~1"]
+            prefix = await client.post("/v1/abort", json={"request_ids": ["min"]})
+            assert prefix.json() == {"status": "aborted", "aborted": 0}
             answer = await client.post("/v1/abort", json={"request_ids": ["chatcmpl-mine"]})
             assert answer.json() == {"status": "aborted", "aborted": 2}
         await engine.wait_idle()
@@ -200,6 +203,11 @@ async def test_tools_named_in_the_prompt_are_called_in_parallel() -> None:
         ("greet", {"name": "Zoë 你好"}),
         ("add", {"a": 7, "b": -12}),
     ]
+
+
+async def test_the_name_of_a_tool_is_no_argument() -> None:
+    reply = derived(asked("Use `greet` for 'Ann'.", tools=[ADD, GREET]))
+    assert reply.tool_calls == (ToolCall("greet", {"name": "Ann"}),)
 
 
 @pytest.mark.parametrize(
@@ -343,9 +351,8 @@ async def test_preludes_come_before_the_first_token(words: str) -> None:
                 if text_in(line + "\n\n"):
                     break
                 seen.append(line)
-                assert engine.records[0].first_token is None or "role" in line or not line
-        assert [line for line in seen if line.startswith(":")] == [": ping"] * 3
-        assert sum("role" in line for line in seen) == 1
+        said = [line[:6] for line in seen if line]
+        assert said == (["data: ", *[": ping"] * 3] if "role_first" in words else [*[": ping"] * 3, "data: "])
         await engine.wait_idle()
 
 
@@ -427,7 +434,7 @@ async def test_a_client_that_leaves_late_is_computed_for() -> None:
 
 
 async def test_a_client_that_is_never_missed_is_computed_for_to_the_end() -> None:
-    async with serving(hardware=SLOW, faults=Fault(notice=Notice.NEVER)) as (engine, client):
+    async with serving(hardware=SLOW, replies=[" word" * 100], faults=Fault(notice=Notice.NEVER)) as (engine, client):
         async with streaming(client):
             pass
         await engine.wait_idle()
@@ -450,7 +457,7 @@ async def test_a_client_that_leaves_before_the_first_token(stream: bool) -> None
 
 
 async def test_a_departure_noticed_at_the_first_token() -> None:
-    async with serving("fixed:0.2", hardware=SLOW, faults=Fault(notice=Notice.FIRST_TOKEN)) as (engine, client):
+    async with serving("fixed:0.5", hardware=SLOW, faults=Fault(notice=Notice.FIRST_TOKEN)) as (engine, client):
         task = asyncio.create_task(post(client, stream=True))
         await engine.wait_for(lambda engine: engine.running == 1)
         task.cancel()
@@ -638,12 +645,25 @@ async def test_closing_ends_what_runs() -> None:
     async with serving(hardware=SLOW, replies=lambda _: ENDLESS) as (engine, client):
         reader = asyncio.create_task(post(client, stream=True))
         await engine.wait_for(lambda engine: bool(engine.records) and engine.records[0].completion_computed > 3)
+        waiter = asyncio.create_task(engine.wait_for(lambda engine: engine.running == 9))
+        await engine.wait_for(lambda engine: len(engine._waiters) == 2)
         await engine.aclose()
-        with pytest.raises(httpx.RemoteProtocolError):
+        with pytest.raises(RuntimeError, match="closed while somebody waited"):
+            await waiter
+        with pytest.raises(httpx.TransportError):
             await reader
         assert engine.connections == 0
         with pytest.raises(RuntimeError, match="not running"):
             await engine.wait_idle()
+
+
+async def test_a_reply_function_that_raises_is_a_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(replies=lambda _: 1 / 0) as (engine, client):
+        answer = await post(client)
+        assert answer.status_code == 500
+        assert "ZeroDivisionError" in answer.json()["error"]["message"]
+        assert "division by zero" in caplog.text
+        assert engine.is_idle
 
 
 async def test_waiting_in_vain_says_where_the_engine_stands() -> None:

@@ -319,7 +319,7 @@ def test_a_key_draws_the_same_time_whatever_came_before() -> None:
 
 
 def test_the_shared_endpoint_has_the_measured_quantiles() -> None:
-    draws = sorted(SHARED_ENDPOINT.extra(Draw(1, f"{number}", 0)) for number in range(40_000))
+    draws = sorted(SHARED_ENDPOINT.extra(Draw(1, f"{number}", 0)) for number in range(20_000))
     assert statistics.median(draws) == pytest.approx(0.494, rel=0.02)
     assert draws[int(0.99 * len(draws))] == pytest.approx(7.6, rel=0.15)
     assert draws[int(0.999 * len(draws))] == pytest.approx(26, rel=0.25)
@@ -335,11 +335,11 @@ def test_a_replay_is_indexed_by_number_hash_or_order() -> None:
 
 def test_spells_depend_on_seed_and_time_alone() -> None:
     spells = Spells(Fixed(0.5), every=60.0, lasts=6.0, factor=4.0)
-    slow = [spells.slow(3, at / 10) for at in range(60_000)]
-    assert sum(slow) == pytest.approx(6_000, rel=0.02)
+    slow = [spells.slow(3, at / 10) for at in range(12_000)]
+    assert sum(slow) == pytest.approx(1_200, rel=0.05)
     at = slow.index(True) / 10
     assert {spells.extra(Draw(3, key, 0, at)) for key in "abc"} == {2.0}
-    assert [spells.slow(4, at / 10) for at in range(60_000)] != slow
+    assert [spells.slow(4, at / 10) for at in range(12_000)] != slow
 
 
 def test_words_make_profiles() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,6 +22,8 @@ from agent_hedge.testing.engine.replay import ReplayedAnswer
 from agent_hedge.testing.engine.replies import ReplyPlan
 from agent_hedge.testing.engine.request import BadRequestError, Request
 from agent_hedge.testing.serving import Ending, Record
+
+_log = logging.getLogger(__name__)
 
 CHAT = "/v1/chat/completions"
 MAX_CHOICES = 16
@@ -83,6 +86,9 @@ class App:
                 _refuse(connection, headers, 404, f"there is nothing at {request.path}")
         except (BadRequestError, ConfigurationError) as error:
             _refuse(connection, headers, 400, str(error))
+        except Exception as error:  # of a function the user gave for faults or replies
+            _log.exception("the fake engine could not answer")
+            _refuse(connection, headers, 500, f"the fake engine could not answer: {type(error).__name__}")
 
     def _generate(self, connection: Connection, request: Request, request_id: str, headers: Headers) -> None:
         fault = self._faults.take(request)

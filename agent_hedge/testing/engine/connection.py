@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import h11
 
@@ -37,8 +38,7 @@ class Connection(asyncio.Protocol):
         self._open = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
         self._open = True
         self._connections.add(self)
 
@@ -122,6 +122,11 @@ class Connection(asyncio.Protocol):
         self.on_gone = None
         self._open = False
         self._transport.close()
+
+    def abort(self) -> None:
+        """Close the socket at once, whatever is still unsent."""
+        self.cut()
+        self._transport.abort()
 
     def _send(self, event: h11.Event) -> None:
         if self._open and (data := self._http.send(event)):

@@ -85,9 +85,10 @@ class FakeEngine:
         server.close()
         self._pump.stop()
         for connection in list(self._connections):
-            connection.cut()
+            connection.abort()
         for future, _ in self._waiters:
-            future.cancel()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(RuntimeError("the engine was closed while somebody waited for it"))
         await asyncio.sleep(0)  # connections close in the next turn of the loop
         await server.wait_closed()
 
