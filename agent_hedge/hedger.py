@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from agent_hedge.adapters.functions import wrap_function
+from agent_hedge.adapters.functions import is_stream, name_of, wrap_function
 from agent_hedge.core.classify import classify
-from agent_hedge.core.ports import Classifier, Gate, HedgePolicy, Observer
-from agent_hedge.core.scope import Run, rail, run_scope
+from agent_hedge.core.ports import Classifier, Gate, HedgePolicy, Observer, Refused
+from agent_hedge.core.scope import Run, StepContext, rail, run_scope, step_scope
 from agent_hedge.core.step import Effect, Failure, StepKey
 from agent_hedge.engine.background import Background
 from agent_hedge.engine.driver import accept_all
@@ -40,12 +40,30 @@ from agent_hedge.latency import LatencyBook
 from agent_hedge.policies import Fixed, Quantile
 from agent_hedge.targets import Independent, Target, as_targets, places
 
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessage
+
+    from agent_hedge.adapters.langchain.model import HedgedChatModel
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 STORE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgresql+asyncpg")
 TYPICAL_STEPS = 20
 """Steps of a run of which nothing is declared or learnt; sets the default purse of hedges (R13)."""
+
+
+class WrapSettings(TypedDict, total=False):
+    """The settings of `Hedger.wrap`; it says what they mean."""
+
+    key: str | None
+    effect: Effect
+    targets: Iterable[Target[Any] | str] | Target[Any] | str | None
+    accept: Callable[[Any], bool]
+    first: Callable[[Any], bool]
+    timeout: float | None
+    policy: HedgePolicy | None
+    recover: type[BaseException] | tuple[type[BaseException], ...]
 
 
 class Hedger:
@@ -85,7 +103,7 @@ class Hedger:
         _check_store(store)
         self.policy = _checked_policy("policy", policy) if policy is not None else Quantile()
         self.nodes = {name: _checked_policy(f"nodes[{name!r}]", one) for name, one in (nodes or {}).items()}
-        self.budget = budget or FleetBudget()
+        self.budget = _checked_budget(budget)
         self.modes = Modes(mode, share=share, holdout=holdout, fleet=fleet)
         self.deadline = _checked_seconds("deadline", deadline)
         self.extra_attempts = _checked_count("extra_attempts", extra_attempts)
@@ -93,15 +111,13 @@ class Hedger:
         self._fleet = Fleet(self.budget.share)
         self._health = Health()
         self._chooser = Independent(self._health)
-        self._funnel = Funnel(observers)
+        self._funnel = Funnel(_checked_observers(observers))
         self._loops = Loops()
         self._background = Background()
         self._trio: Any = None
         self._nursery: Any = None
-        looks: list[Gate] = [DeadlineGate(), EffectGate(), ModeGate(self.modes)]
-        takes: list[Gate] = [self._health, self.budget, ControlGate(self.modes), Meter(self._fleet)]
-        self._gates = tuple(looks + takes)
-        self._forced_gates = tuple(looks)
+        self._looks: tuple[Gate, ...] = (DeadlineGate(), EffectGate(), ModeGate(self.modes))
+        self._takes: tuple[Gate, ...] = (self._health, self.budget, ControlGate(self.modes), Meter(self._fleet))
         self._targets: dict[str, Target[Any]] = {}
         self._keys: dict[tuple[StepKey, str], None] = {}
 
@@ -126,10 +142,10 @@ class Hedger:
     # --- functions ------------------------------------------------------------------------------------------------
 
     @overload
-    def wrap(self, fn: Callable[P, R], /, **settings: Any) -> Callable[P, R]: ...
+    def wrap(self, fn: Callable[P, R], /, **settings: Unpack[WrapSettings]) -> Callable[P, R]: ...
     @overload
-    def wrap(self, /, **settings: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-    def wrap(self, fn: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+    def wrap(self, /, **settings: Unpack[WrapSettings]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def wrap(self, fn: Callable[..., Any] | None = None, /, **settings: Unpack[WrapSettings]) -> Any:
         """Return `fn` (any async, async-generator or sync function) with every call a hedged step.
 
         Keyword arguments:
@@ -158,14 +174,18 @@ class Hedger:
         *,
         key: str | None = None,
         effect: Effect = Effect.UNKNOWN,
-        targets: Iterable[Target[Any] | str] = (),
+        targets: Iterable[Target[Any] | str] | Target[Any] | str | None = None,
         accept: Callable[[Any], bool] = accept_all,
         first: Callable[[Any], bool] = accept_all,
         timeout: float | None = None,
         policy: HedgePolicy | None = None,
-        recover: tuple[type[BaseException], ...] = (),
+        recover: type[BaseException] | tuple[type[BaseException], ...] = (),
     ) -> Callable[..., Any]:
-        name = str(key or getattr(fn, "__qualname__", type(fn).__qualname__))
+        name = name_of(fn) if key is None else key
+        check_text(name, "key", KEY_LIMIT, empty=False)
+        stream = is_stream(fn)
+        _checked_judge("accept", accept, usable=not stream, instead="first")
+        _checked_judge("first", first, usable=stream, instead="accept")
         effect = _checked_effect(effect)
         if not effect.repeatable:
             warnings.warn(
@@ -173,17 +193,83 @@ class Hedger:
                 "Say effect=Effect.READ_ONLY (or IDEMPOTENT, KEYED) if calling it twice is safe.",
                 stacklevel=3,
             )
-        given = list(targets)
         lane = self._lane(
             StepKey(node=name),
-            as_targets(given) if given else (Target(name, copies=2),),
+            (Target(name[:NAME_LIMIT], copies=2),) if targets is None else as_targets(targets),
             effect=effect,
             policy=policy,
             timeout=timeout,
             classifier=_widened(recover),
-            commit_on_token=first is not accept_all or _is_stream(fn),
+            commit_on_token=stream,
         )
         return wrap_function(fn, lane, self._background, accept=accept, first=first)
+
+    # --- chat models ----------------------------------------------------------------------------------------------
+
+    def chat_model(
+        self,
+        *models: object,
+        family: str | None = None,
+        parity: Literal["warn", "strict"] = "warn",
+        accept: Callable[[AIMessage], bool] | None = None,
+        accept_on: Literal["final"] | None = None,
+        trigger: Literal["first", "total"] = "first",
+        timeout: float | None = None,
+        policy: HedgePolicy | None = None,
+        recover: tuple[type[BaseException], ...] = (),
+    ) -> HedgedChatModel:
+        """Return a chat model over `models` (names, chat models, bound models, `Target`s); the first is the primary.
+
+        It is used like the primary, also in `create_agent`, chains and graph nodes. The user's objects are not touched.
+
+        Args:
+            family: says that the members are the same model where its names differ.
+            parity: what to do where members differ in what must match: ``warn`` or ``strict`` (an error).
+            accept: judges whole answers of callers that do not stream: the first token then only disarms the trigger,
+                and the losers run on (both decode) until an answer is accepted.
+            accept_on: ``final`` buffers a streaming caller's answer, so that `accept` can judge it.
+            trigger: ``total`` also hedges members whose first token cannot be seen, on the time of whole answers.
+            timeout: seconds one call may take, all attempts included.
+            policy: when the next attempt is due; a node's own (``nodes=``) comes first.
+            recover: exception types that are recoverable beside the usual ones.
+
+        Raises:
+            ConfigurationError: a value or a member that cannot be meant, named.
+        """
+        from agent_hedge.adapters.langchain.ambient import step_context
+        from agent_hedge.adapters.langchain.build import chat_model
+
+        def open_lane(
+            key: StepKey,
+            targets: Sequence[Target[Any]],
+            *,
+            commit_on_token: bool,
+            barred: Refused | None,
+            extra_gates: Sequence[Gate],
+        ) -> Lane:
+            return self._lane(
+                key,
+                targets,
+                effect=Effect.READ_ONLY,
+                policy=policy,
+                timeout=timeout,
+                classifier=_widened(recover),
+                commit_on_token=commit_on_token,
+                barred=barred,
+                extra_gates=extra_gates,
+                context_of=step_context,
+            )
+
+        return chat_model(
+            models,
+            open_lane,
+            self._background,
+            family=family,
+            parity=parity,
+            accept=accept,
+            accept_on=accept_on,
+            trigger=trigger,
+        )
 
     def _lane(
         self,
@@ -195,11 +281,14 @@ class Hedger:
         timeout: float | None = None,
         classifier: Classifier = classify,
         commit_on_token: bool = False,
+        barred: Refused | None = None,
+        extra_gates: Sequence[Gate] = (),
+        context_of: Callable[[], StepContext | None] = step_scope.get,
     ) -> Lane:
         for target in targets:
             self._targets.setdefault(target.name, target)
             self._keys[key, target.name] = None
-        chosen = _checked_policy("policy", policy) if policy is not None else self.nodes.get(key.node, self.policy)
+        chosen = _checked_policy("policy", policy) if policy is not None else self.policy
         return Lane(
             key,
             loops=self._loops,
@@ -208,9 +297,12 @@ class Hedger:
             candidates=places(targets),
             latency=self.book,
             fleet=self._fleet,
-            gates=self._gates,
+            gates=(*self._looks, *extra_gates, *self._takes),
+            nodes=self.nodes,
+            context_of=context_of,
+            barred=barred,
             forced_policy=Fixed(0.0, attempts=2),
-            forced_gates=self._forced_gates,
+            forced_gates=self._looks,
             funnel=self._funnel,
             effect=effect,
             classifier=classifier,
@@ -241,6 +333,7 @@ class Hedger:
 
         A run inside a run shares the outer one's purses and cannot outlive its deadline.
         """
+        check_text(key, "key", KEY_LIMIT)
         if priority not in ("interactive", "batch"):
             raise ConfigurationError(f"priority must be 'interactive' or 'batch', got {priority!r}")
         seconds = self.deadline if deadline is None else _checked_seconds("deadline", deadline)
@@ -260,7 +353,7 @@ class Hedger:
             priority=priority,
             parent=run_scope.get(),
         )
-        return RunScope(run, self._loops)
+        return RunScope(run, self._loops, self._background)
 
     # --- learning and looking -------------------------------------------------------------------------------------
 
@@ -325,20 +418,22 @@ def _clock() -> Callable[[], float]:
     if in_trio():
         import trio
 
-        return trio.current_time
+        return trio.lowlevel.current_clock().current_time  # unlike `trio.current_time`, for any thread
     try:
         return asyncio.get_running_loop().time
     except RuntimeError:
         return time.monotonic
 
 
-def _is_stream(fn: Callable[..., Any]) -> bool:
-    from inspect import isasyncgenfunction
+def _checked_judge(name: str, judge: object, *, usable: bool, instead: str) -> None:
+    """Refuse what cannot be called, and a judge of results for a generator, or of items for anything else."""
+    if not callable(judge):
+        raise ConfigurationError(f"{name} must be a function that returns whether it is so, got {judge!r:.80}")
+    if judge is not accept_all and not usable:
+        raise ConfigurationError(f"{name}={judge!r:.80} would never be asked for this function; give {instead}=.")
 
-    return isasyncgenfunction(fn) or isasyncgenfunction(getattr(type(fn), "__call__", None))  # noqa: B004
 
-
-def _widened(recover: tuple[type[BaseException], ...]) -> Classifier:
+def _widened(recover: type[BaseException] | tuple[type[BaseException], ...]) -> Classifier:
     if not recover:
         return classify
     types = recover if isinstance(recover, tuple) else (recover,)
@@ -374,6 +469,22 @@ def _checked_policy(name: str, policy: object) -> HedgePolicy:
     if not callable(getattr(policy, "next_launch_at", None)) or isinstance(policy, type):
         raise ConfigurationError(f"{name} must be a policy such as Quantile() or Never(), got {policy!r}")
     return policy  # type: ignore[return-value]
+
+
+def _checked_budget(budget: object) -> FleetBudget:
+    if budget is None:
+        return FleetBudget()
+    if not isinstance(budget, FleetBudget):
+        raise ConfigurationError(f"budget must be a FleetBudget, got {budget!r:.80}")
+    return budget
+
+
+def _checked_observers(observers: Iterable[Observer]) -> list[Observer]:
+    listed = list(observers)
+    for observer in listed:
+        if not callable(getattr(observer, "on_event", None)) or isinstance(observer, type):
+            raise ConfigurationError(f"observers must each have an on_event method, got {observer!r:.80}")
+    return listed
 
 
 def _checked_seconds(name: str, seconds: object) -> float:

@@ -9,7 +9,17 @@ implementation runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -278,6 +288,10 @@ class Spawner(Protocol):
         ...
 
     def now(self) -> float: ...
+    def is_cancelled(self) -> bool:
+        """Whether the running task, which has just been cancelled, was told so from outside (it can also do it itself)."""
+        ...
+
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> TaskHandle:
         """Start a task of its own, in a copy of the caller's context."""
         ...
@@ -297,6 +311,10 @@ class Portal(Protocol):
 
     def call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Block this thread until it is done; cancelled with the caller."""
+        ...
+
+    def iterate(self, generate: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+        """Iterate an async generator from this thread; closed with the iterator."""
         ...
 
     def start(self, work: Callable[[], Awaitable[object]]) -> None:

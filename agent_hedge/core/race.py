@@ -173,8 +173,8 @@ class Race:
         "_claimed", "_commands", "_due", "_elected", "_legs", "_lock", "_observed", "_rearms", "_recover_at",
         "_settled", "_spoken", "_step_id", "_unfinished", "barred", "candidates", "chooser", "commit_on_token",
         "deadline", "effect", "effect_key", "excluded", "fleet", "gates", "hedges", "in_flight", "key",
-        "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "policy", "run", "stalled", "started_at",
-        "state", "wake_at", "winner",
+        "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "policy", "run", "stalled",
+        "started_at", "state", "wake_at", "winner",
     )  # fmt: skip
 
     def __init__(
@@ -267,6 +267,10 @@ class Race:
     def is_running(self, number: int) -> bool:
         """Whether this attempt may still bring something."""
         return self._legs[number].running
+
+    def latency_of(self, number: int) -> float | None:
+        """The seconds from this attempt's launch to its first meaningful token, if it has come."""
+        return self._legs[number].latency
 
     def is_cancelled(self, number: int) -> bool:
         """Whether this attempt was told to stop."""

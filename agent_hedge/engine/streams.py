@@ -9,14 +9,15 @@ in 1 to 30 % of the cases (`asyncio.wait_for` inside the client), so a cancel al
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
 
 from agent_hedge.core.ports import Spawner, Waiter
+from agent_hedge.core.race import Race
 from agent_hedge.core.scope import ActiveAttempt
-from agent_hedge.core.step import Failure, Outcome, StepKey
+from agent_hedge.core.step import Effect, Failure, Outcome, StepKey
 from agent_hedge.engine.driver import Call
 from agent_hedge.engine.lane import Lane
 
@@ -92,23 +93,21 @@ async def iterate(
     anything meaningful came.
     """
     stream = source(active)
-    spoken = False
     try:
         async for item in stream:
             if active.cancelled:
                 break
             put(item)
-            if not spoken and first(item):
-                spoken = True
+            if not active.spoken and first(item):
                 active.first_token()
-            if spoken and room is not None:
+            if active.spoken and room is not None:
                 await room()
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
             with anyio.CancelScope(shield=True):
                 await close()
-    return spoken
+    return active.spoken
 
 
 def stream_call(
@@ -128,16 +127,25 @@ def stream_call(
 
 
 async def hedged_stream(
-    lane: Lane, source: Source[T], first: Callable[[T], bool], key: StepKey | None = None
+    lane: Lane,
+    source: Source[T],
+    first: Callable[[T], bool],
+    key: StepKey | None = None,
+    *,
+    effect: Effect | None = None,
+    started: Callable[[Race], None] = lambda _: None,
 ) -> AsyncIterator[T]:
     """Race `source` and yield the winner's items, its prelude included, as they come.
+
+    `effect` is this step's, where it differs from the lane's; `started` is shown the race.
 
     An error of the winner after its first meaningful item is raised where it stands: nothing is spliced in (R3).
     Closing this generator cancels and joins every attempt.
     """
     spawner = lane.loops.current().spawner
     pipes: dict[int, Pipe[T]] = {}
-    driver = lane.driver(stream_call(source, first, pipes, spawner), key=key)
+    driver = lane.driver(stream_call(source, first, pipes, spawner), key=key, effect=effect)
+    started(driver.race)
     try:
         await driver.until_committed()
         if driver.committed is not None:
