@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -26,20 +27,33 @@ from agent_hedge.targets import Target
 
 _SDK_PACKAGES = ("langchain_openai", "langchain_anthropic")
 """Packages whose calls take `extra_headers`."""
+_TRACING = ("ls_structured_output_format", "structured_output_format")
+"""Arguments that the public methods take out before a model sees them."""
 _BUILT_CLIENTS = frozenset({"client", "async_client", "root_client", "root_async_client"})
 
 
 class Member:
-    """One target's chat model with the keyword arguments bound to it."""
+    """One target's chat model, with what the user has bound to it.
+
+    `bound` goes into every call. `wire` is this member's form of what the hedged model's own binding passes (tools,
+    response formats): where the caller passes the primary's form on, the member gets its own.
+    """
 
     def __init__(
-        self, target: Target[Any], model: BaseChatModel, bound: Mapping[str, Any], *, declared: bool = False
+        self,
+        target: Target[Any],
+        model: BaseChatModel,
+        bound: Mapping[str, Any],
+        *,
+        declared: bool = False,
+        wire: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.target = target
         self.declared = declared
         """Whether the user named the target."""
         self.model = model
-        self.bound = dict(bound)
+        self.bound = bound
+        self.wire = wire
         self.streams = type(model)._astream is not BaseChatModel._astream
         """Whether it streams natively: else its first token cannot be seen."""
         self.takes_headers = _is_of(model, *_SDK_PACKAGES)
@@ -59,11 +73,23 @@ class Member:
             copy = self._private[loop] = private_copy(self.model)
         return copy
 
-    def with_bound(self, bound: Mapping[str, Any]) -> Member:
-        """Return the same member with other bound arguments; private copies are shared."""
-        other = Member(self.target, self.model, bound, declared=self.declared)
+    def with_wire(self, wire: Mapping[str, Any]) -> Member:
+        """Return the same member with other wire arguments; private copies are shared."""
+        other = Member(self.target, self.model, self.bound, declared=self.declared, wire=wire)
         other._private = self._private
         return other
+
+    def arguments(self, primary: Member, passed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what one call gives this member, of what the caller passed for the primary."""
+        arguments = {**self.bound, **passed}
+        if self is not primary:
+            for name, value in primary.wire.items():
+                if passed.get(name) is value:
+                    arguments.pop(name, None)
+            for name, value in self.wire.items():
+                if name not in arguments and name not in _TRACING:
+                    arguments[name] = value
+        return arguments
 
 
 def as_member(given: object, init: Callable[[str], BaseChatModel]) -> Member:

@@ -167,11 +167,8 @@ class HedgedChatModel(BaseChatModel):
 
     def bound_as(self, kwargs: Sequence[dict[str, Any]]) -> RunnableBinding[Any, AIMessage]:
         """Return a binding of this model that gives each member its own arguments; it shows the primary's."""
-        members = [
-            member.with_bound({**member.bound, **own}) for member, own in zip(self._members, kwargs, strict=True)
-        ]
         model = self.model_copy()
-        model._members = tuple(members)
+        model._members = tuple(member.with_wire(own) for member, own in zip(self._members, kwargs, strict=True))
         return model.bind(**kwargs[0])
 
     def with_structured_output(self, schema: Any, *, include_raw: bool = False, **kwargs: Any) -> Runnable[Any, Any]:
@@ -200,7 +197,7 @@ class HedgedChatModel(BaseChatModel):
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         """The cache identity covers every member: any of them may have given the cached answer."""
         return "|".join(
-            member.model._get_llm_string(stop=stop, **_arguments(member, self._members[0], kwargs))
+            member.model._get_llm_string(stop=stop, **member.arguments(self._members[0], kwargs))
             for member in self._members
         )
 
@@ -284,7 +281,7 @@ class Call:
         return await member.private()._agenerate(list(self._messages), stop=self._stop, **arguments)
 
     def _arguments(self, member: Member, active: ActiveAttempt) -> dict[str, Any]:
-        arguments = _arguments(member, self._primary, self._kwargs)
+        arguments = member.arguments(self._primary, self._kwargs)
         if member.takes_headers:
             arguments["extra_headers"] = {**(arguments.get("extra_headers") or {}), "X-Request-Id": active.id}
         return arguments
@@ -371,19 +368,6 @@ async def _acquire(member: Member, active: ActiveAttempt) -> None:
     limiter = member.model.rate_limiter
     if limiter is not None and active.role is not Role.HEDGE:  # a hedge has taken its turn at the gate
         await limiter.aacquire(blocking=True)
-
-
-def _arguments(member: Member, primary: Member, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments for one member: where the caller passes on what was bound, each gets its own."""
-    arguments = {**member.bound, **kwargs}
-    if member is not primary:
-        for name, value in primary.bound.items():
-            if name in kwargs and kwargs[name] is value:
-                if name in member.bound:
-                    arguments[name] = member.bound[name]
-                else:
-                    del arguments[name]
-    return arguments
 
 
 def _as_chunk(result: ChatResult) -> ChatGenerationChunk:
