@@ -289,7 +289,7 @@ class Spawner(Protocol):
 
     def now(self) -> float: ...
     def is_cancelled(self) -> bool:
-        """Whether the running task, which has just been cancelled, was told so from outside (it can also do it itself)."""
+        """Whether somebody else has cancelled the running task (it may also have raised `cancelled` by itself)."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> TaskHandle:

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from agent_hedge.errors import HedgeError
@@ -36,6 +36,7 @@ class Background:
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._unwatched: set[asyncio.Task[None]] = set()
         atexit.register(_close, weakref.ref(self))
 
     @property
@@ -47,8 +48,7 @@ class Background:
 
         An interrupt of this thread (Ctrl-C) cancels it, waits for it, and goes on.
         """
-        loop = self._start()
-        if threading.current_thread() is self._thread:
+        if threading.current_thread() is self._thread and self.running:
             raise HedgeError("A sync hedged call was made on the background loop itself; it would wait for itself.")
         result: concurrent.futures.Future[T] = concurrent.futures.Future()
         tasks: list[asyncio.Task[None]] = []
@@ -58,17 +58,23 @@ class Background:
             try:
                 value = await work()
             except asyncio.CancelledError:
-                result.cancel()
-                result.set_running_or_notify_cancel()
                 raise
-            except BaseException as error:
+            except BaseException as error:  # an exit too: it ends the caller's thread, not the loop
                 result.set_exception(error)
-                if not isinstance(error, Exception):
-                    raise
             else:
                 result.set_result(value)
 
-        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(run(), context=context)))
+        def stopped(_: object) -> None:
+            if not result.done():  # cancelled, perhaps before its first step
+                result.cancel()
+                result.set_running_or_notify_cancel()
+
+        def begin() -> None:
+            task = asyncio.get_running_loop().create_task(run(), context=context)
+            task.add_done_callback(stopped)
+            tasks.append(task)
+
+        loop = self._schedule(begin)
         try:
             return result.result()
         except concurrent.futures.CancelledError:
@@ -79,9 +85,30 @@ class Background:
                 concurrent.futures.wait([result], timeout=STOP_S)
             raise
 
+    def iterate(self, generate: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+        """Iterate an async generator on the loop, one item at a time; closing the iterator closes it there."""
+        stream: AsyncIterator[T] | None = None
+
+        async def following() -> tuple[T] | None:
+            nonlocal stream
+            stream = stream or generate()
+            async for item in stream:
+                return (item,)
+            return None
+
+        async def close() -> None:
+            aclose = getattr(stream, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+        try:
+            while (item := self.call(following)) is not None:
+                yield item[0]
+        finally:
+            self.call(close)
+
     def start(self, work: Callable[[], Awaitable[object]]) -> None:
         """Run `work()` on the loop and go on; its error is logged."""
-        loop = self._start()
 
         async def run() -> None:
             try:
@@ -89,7 +116,12 @@ class Background:
             except Exception:
                 logger.exception("background work failed")
 
-        asyncio.run_coroutine_threadsafe(run(), loop)
+        def begin() -> None:
+            task = asyncio.get_running_loop().create_task(run())
+            self._unwatched.add(task)
+            task.add_done_callback(self._unwatched.discard)
+
+        self._schedule(begin)
 
     def close(self) -> None:
         """Cancel what is open, wait for it (at most `STOP_S`), and stop the thread."""
@@ -99,9 +131,11 @@ class Background:
         if loop is None or thread is None or pid != os.getpid() or not thread.is_alive():
             return
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(STOP_S)
+        if thread is not threading.current_thread():
+            thread.join(STOP_S)
 
-    def _start(self) -> asyncio.AbstractEventLoop:
+    def _schedule(self, callback: Callable[[], None]) -> asyncio.AbstractEventLoop:
+        """Run `callback` on the loop, started if need be. Under the lock, so that a `close` comes before or after."""
         if self._pid != os.getpid():  # first use, or the child of a fork: the old thread does not exist here
             self._lock = threading.Lock()
             self._loop = None
@@ -111,6 +145,7 @@ class Background:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
                 self._thread.start()
+            self._loop.call_soon_threadsafe(callback)
             return self._loop
 
 

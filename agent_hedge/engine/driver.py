@@ -169,11 +169,16 @@ class Driver(Generic[T]):
             if active.cancelled:
                 self._end(number)
                 raise
-            error = AttemptCancelled()
-            self._done(number, Outcome(None, error, False, Failure.RECOVERABLE))
-            return
+            if self._spawner.is_cancelled():  # by someone else, as at the end of a loop: a new attempt would be stray
+                self._done(number, Outcome(None, AttemptCancelled(), False, Failure.REQUEST))
+                raise
+            outcome = Outcome(None, AttemptCancelled(), False, Failure.RECOVERABLE)
         except Exception as error:
             outcome = self.outcome_of(error)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # an exit, an interrupt, a test's outcome: the caller's to see, as without us
+            outcome = Outcome(None, error)
         self._done(number, outcome)
 
     def outcome_of(self, error: BaseException) -> Outcome[Any]:
@@ -251,10 +256,13 @@ class Driver(Generic[T]):
             return True
         self._carry_out(self.race.on_facts([fact], self._spawner.now()))
         if type(fact) is Done or self.race.state is not State.OPEN:
-            self._forced = None
-            self._facts, self._held = self._held, []
-            self._after_this_instant(self._flush)
+            self._release()
         return True
+
+    def _release(self) -> None:
+        self._forced = None
+        self._facts, self._held = self._facts + self._held, []
+        self._after_this_instant(self._flush)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -288,6 +296,8 @@ class Driver(Generic[T]):
             if kind is Launch:
                 self._launch(command.attempt)  # type: ignore[union-attr]
             elif kind is Answer:
+                if self._held:
+                    self._release()
                 self.answer = command  # type: ignore[assignment]
                 self._waiter.set()
                 if self.on_answer is not None:

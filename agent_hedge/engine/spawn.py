@@ -38,6 +38,10 @@ class AsyncioSpawner:
         self.call_soon_threadsafe = loop.call_soon_threadsafe
         self.call_at = loop.call_at
 
+    def is_cancelled(self) -> bool:
+        task = asyncio.current_task(self.loop)
+        return task is not None and task.cancelling() > 0
+
     def spawn(self, work: Work, *, name: str) -> TaskHandle:
         return self.loop.create_task(work, name=name)
 
@@ -121,9 +125,12 @@ class TrioSpawner:
         self.cancelled: type[BaseException] = trio.Cancelled
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
-        self.now = trio.current_time
+        self.now = trio.lowlevel.current_clock().current_time  # unlike `trio.current_time`, for any thread
         self.call_soon = self._token.run_sync_soon
         self.call_soon_threadsafe = self._token.run_sync_soon
+
+    def is_cancelled(self) -> bool:
+        return True
 
     def spawn(self, work: Work, *, name: str) -> TaskHandle:
         task = TrioTask()
