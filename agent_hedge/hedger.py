@@ -10,11 +10,20 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from agent_hedge.adapters.functions import is_stream, name_of, wrap_function
 from agent_hedge.core.classify import classify
-from agent_hedge.core.ports import Classifier, Gate, HedgePolicy, Observer, Refused
+from agent_hedge.core.ports import (
+    KEY_LIMIT,
+    NAME_LIMIT,
+    Classifier,
+    Gate,
+    HedgePolicy,
+    Observer,
+    Refused,
+    check_text,
+)
 from agent_hedge.core.scope import Run, StepContext, rail, run_scope, step_scope
 from agent_hedge.core.step import Effect, Failure, StepKey
 from agent_hedge.engine.background import Background
@@ -58,7 +67,7 @@ class WrapSettings(TypedDict, total=False):
 
     key: str | None
     effect: Effect
-    targets: Iterable[Target[Any] | str] | Target[Any] | str | None
+    targets: Iterable[Target[Any] | str] | Target[Any] | None
     accept: Callable[[Any], bool]
     first: Callable[[Any], bool]
     timeout: float | None
@@ -174,7 +183,7 @@ class Hedger:
         *,
         key: str | None = None,
         effect: Effect = Effect.UNKNOWN,
-        targets: Iterable[Target[Any] | str] | Target[Any] | str | None = None,
+        targets: Iterable[Target[Any] | str] | Target[Any] | None = None,
         accept: Callable[[Any], bool] = accept_all,
         first: Callable[[Any], bool] = accept_all,
         timeout: float | None = None,

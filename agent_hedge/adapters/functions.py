@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import anyio
@@ -20,7 +23,7 @@ from agent_hedge.core.scope import ActiveAttempt
 from agent_hedge.engine.driver import accept_all
 from agent_hedge.engine.lane import Lane
 from agent_hedge.engine.streams import hedged_stream
-from agent_hedge.errors import ConfigurationError
+from agent_hedge.errors import AttemptCancelled, ConfigurationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,17 +49,21 @@ def wrap_function(
     """
     if not callable(fn):
         raise ConfigurationError(f"wrap() takes a function; it was given {fn!r}.")
+    if _is(inspect.isgeneratorfunction, fn):
+        raise ConfigurationError(f"wrap() cannot hedge the sync generator {fn!r}: make it an async one.")
     face: Face
-    if _is(inspect.isasyncgenfunction, fn):
+    if is_stream(fn):
 
-        def face(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async def face(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             generate = cast("Callable[..., AsyncIterator[Any]]", fn)
-            return hedged_stream(lane, lambda _: generate(*args, **kwargs), first)
+            async with aclosing(hedged_stream(lane, lambda _: generate(*args, **kwargs), first)) as items:
+                async for item in items:
+                    yield item
 
     elif _is(inspect.iscoroutinefunction, fn):
 
         async def face(*args: Any, **kwargs: Any) -> Any:
-            return await lane.run(lambda _: cast("Awaitable[Any]", fn(*args, **kwargs)), accept)
+            return _settled(await lane.run(lambda _: cast("Awaitable[Any]", fn(*args, **kwargs)), accept), fn)
 
     else:
 
@@ -67,6 +74,18 @@ def wrap_function(
     return cast("Callable[P, R]", functools.update_wrapper(face, fn))
 
 
+def is_stream(fn: Any) -> bool:
+    """Whether calling `fn` gives an async generator."""
+    return _is(inspect.isasyncgenfunction, fn)
+
+
+def name_of(fn: Any) -> str:
+    """Return the qualified name of a function, of what a partial holds, or of a callable object's type."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", type(fn).__qualname__))
+
+
 def _is(kind: Callable[[Any], bool], fn: Any) -> bool:
     """Whether a function, what a partial holds, or an object's `__call__` is of this kind."""
     while isinstance(fn, functools.partial):
@@ -74,24 +93,42 @@ def _is(kind: Callable[[Any], bool], fn: Any) -> bool:
     return kind(fn) or kind(getattr(type(fn), "__call__", None))  # noqa: B004 - its kind is asked, not whether it is
 
 
-async def in_thread(active: ActiveAttempt, call: Callable[[], R]) -> R:
+async def in_thread(active: ActiveAttempt, call: functools.partial[R]) -> R:
     """Run `call` in a worker thread, in this attempt's context.
 
     A thread cannot be cancelled. After a cancel the attempt lives on until the thread ends, so that nothing goes on
-    unseen; the reaper's second cancel gives it up.
+    unseen; the reaper's second cancel gives it up. No limiter: every caller blocks a thread of its own already, and
+    a limit shared by a hedged call and the hedged calls inside it would let them wait for each other for ever.
     """
     active.phase = "thread"
+    begun = False
     finished = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def body() -> R:
+        nonlocal begun
+        begun = True
         try:
+            if active.cancelled:
+                raise AttemptCancelled
             return call()
         finally:
             loop.call_soon_threadsafe(finished.set)
 
     try:
-        return await anyio.to_thread.run_sync(body, abandon_on_cancel=True)
+        value = await anyio.to_thread.run_sync(body, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(math.inf))
     except anyio.get_cancelled_exc_class():
-        await finished.wait()
+        if begun:
+            await finished.wait()
         raise
+    if inspect.iscoroutine(value):
+        value.close()
+        raise ConfigurationError(f"{call.func!r} returned a coroutine; wrap the async function itself.")
+    return _settled(value, call.func)
+
+
+def _settled(value: R, fn: Any) -> R:
+    """Return a result. A generator is none: the race would be over before its first item was there."""
+    if isinstance(value, AsyncGeneratorType | GeneratorType):
+        raise ConfigurationError(f"{fn!r} returned a generator; wrap the async generator function itself.")
+    return value

@@ -50,6 +50,10 @@ class Loops:
         states = [*self._by_loop.values(), *self._trio.values()]
         return sum(state.reaper.abandoned for state in states)
 
+    def owe(self, run: object) -> bool:
+        """Whether losers of this run are still to be joined on any loop. Callable in any thread."""
+        return any(state.reaper.owes(run) for state in list(self._by_loop.values()))
+
     def open_trio(self, spawner: TrioSpawner) -> LoopState:
         """Serve the running trio run through this spawner's nursery."""
         state = self._trio[_trio_run()] = LoopState(spawner, self._grace)

@@ -46,6 +46,10 @@ class Reaper:
     def __len__(self) -> int:
         return len(self._losers)
 
+    def owes(self, owner: object) -> bool:
+        """Whether a loser of this owner is still to be joined. Callable in any thread."""
+        return any(loser.owner is owner for loser in list(self._losers.values()))
+
     def take(self, task: TaskHandle, name: str, give_up: Callable[[], None], owner: object = None) -> None:
         """Watch a task that has been cancelled; call `give_up` unless it is done within the grace."""
         loser = self._losers[task] = _Loser(task, name, give_up, owner)

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import Token
 from types import TracebackType
 
+import anyio.to_thread
+
+from agent_hedge.core.ports import Portal
 from agent_hedge.core.scope import Run, run_scope
 from agent_hedge.engine.loops import Loops
+from agent_hedge.errors import HedgeError
 
 
 class RunScope:
     """What `Hedger.run` returns: ``with`` or ``async with`` it, once. Entering gives the `Run`."""
 
-    def __init__(self, run: Run, loops: Loops) -> None:
+    def __init__(self, run: Run, loops: Loops, portal: Portal) -> None:
         self._run = run
         self._loops = loops
+        self._portal = portal
         self._token: Token[Run | None] | None = None
 
     def __enter__(self) -> Run:
+        if self._token is not None:
+            raise HedgeError("A run is entered once; open another one for more work.")
         self._token = run_scope.set(self._run)
         return self._run
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._token is not None
-        run_scope.reset(self._token)
+        self._leave()
+        if self._loops.owe(self._run):
+            self._join_sync_steps()
 
     async def __aenter__(self) -> Run:
         return self.__enter__()
@@ -33,5 +42,16 @@ class RunScope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, trace)
+        self._leave()
         await self._loops.current().reaper.join(self._run)
+        if self._loops.owe(self._run):
+            await anyio.to_thread.run_sync(self._join_sync_steps)
+
+    def _leave(self) -> None:
+        assert self._token is not None
+        with suppress(ValueError):  # left in another context than it was entered in: there is nothing to reset here
+            run_scope.reset(self._token)
+
+    def _join_sync_steps(self) -> None:
+        """Join the losers of sync functions, which run on the background loop."""
+        self._portal.call(lambda: self._loops.current().reaper.join(self._run))

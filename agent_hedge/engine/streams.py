@@ -134,7 +134,7 @@ async def hedged_stream(
     *,
     effect: Effect | None = None,
     started: Callable[[Race], None] = lambda _: None,
-) -> AsyncIterator[T]:
+) -> AsyncGenerator[T, None]:
     """Race `source` and yield the winner's items, its prelude included, as they come.
 
     `effect` is this step's, where it differs from the lane's; `started` is shown the race.

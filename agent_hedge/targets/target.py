@@ -135,7 +135,7 @@ class Copy(Generic[M]):
         return (*self.target.domain, str(self.number))
 
 
-def as_targets(given: Iterable[object]) -> tuple[Target[Any], ...]:
+def as_targets(given: Iterable[object] | Target[Any]) -> tuple[Target[Any], ...]:
     """Return targets for a mix of targets and plain names; one of either will do.
 
     Raises `ConfigurationError` for none, for anything else, and for a name that occurs twice.
