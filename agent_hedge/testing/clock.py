@@ -80,6 +80,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Return the current instant in virtual seconds."""
         return self._now
 
+    def advance(self, seconds: float) -> None:
+        """Let virtual seconds pass while the running code holds the loop: what blocking work does to everybody else."""
+        _check_seconds(seconds=seconds)
+        self._move_to(self._now + seconds)
+
     def busy_until(self, future: asyncio.Future[Any]) -> None:
         """Keep the clock still until `future` is done: a thread works on it. To be called on the loop's own thread."""
         self._working.append(future)
