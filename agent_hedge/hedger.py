@@ -280,6 +280,10 @@ class Hedger:
             trigger=trigger,
         )
 
+    def lane(self, key: StepKey, targets: Iterable[Target[Any] | str], *, effect: Effect) -> Lane:
+        """Return a lane with this hedger's settings: for adapters and simulators, which drive races themselves."""
+        return self._lane(key, as_targets(targets), effect=effect)
+
     def _lane(
         self,
         key: StepKey,

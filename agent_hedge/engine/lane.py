@@ -17,7 +17,7 @@ from agent_hedge.core.scope import Run, StepContext, forced, run_scope, step_sco
 from agent_hedge.core.step import Effect, Place, StepKey, instant
 from agent_hedge.engine.driver import Call, Driver, accept_all
 from agent_hedge.engine.funnel import Funnel
-from agent_hedge.engine.loops import Loops, LoopState
+from agent_hedge.engine.loops import Loops
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Lane:
         """
         state = self.loops.current()
         return Driver(
-            self._race(state, key or self.key, effect or self.effect, after),
+            self.race(state.spawner.now, key or self.key, effect or self.effect, after),
             call,
             spawner=state.spawner,
             reaper=state.reaper,
@@ -96,8 +96,8 @@ class Lane:
             funnel=self.funnel,
         )
 
-    def _race(self, state: LoopState, key: StepKey, effect: Effect, after: Race | None) -> Race:
-        now_of = state.spawner.now
+    def race(self, now_of: Callable[[], float], key: StepKey, effect: Effect, after: Race | None = None) -> Race:
+        """Return the race of one step, not yet started; `now_of` is the clock of whoever will drive it."""
         run = run_scope.get()
         if run is not None and after is None:
             run.begin_step()
@@ -123,7 +123,7 @@ class Lane:
             race.follow(after)
         return race
 
-    def _deadline(self, run: Run | None, now_of: Callable[[], Any]) -> float:
+    def _deadline(self, run: Run | None, now_of: Callable[[], float]) -> float:
         """Return the step's deadline on the running loop's clock: the run's, or sooner by our own time-out."""
         deadline = math.inf
         if run is not None and run.deadline < math.inf:
