@@ -1,18 +1,28 @@
-"""Hedged LLM steps for LangGraph agents: the tail of long runs cut, and no side effect run twice."""
+"""Hedged LLM steps for LangGraph agents: the tail of long runs cut, and no side effect run twice.
 
-from agent_hedge.core.scope import current_attempt, current_run
-from agent_hedge.core.step import Effect
-from agent_hedge.errors import (
-    AllAttemptsFailed,
-    DeadlineExceeded,
-    EffectBarred,
-    EffectInDoubt,
-    HedgeError,
-)
-from agent_hedge.gates.budget import FleetBudget
-from agent_hedge.hedger import Hedger
-from agent_hedge.policies import Fixed, Never, Quantile
-from agent_hedge.targets import Target
+Names are imported at first use (PEP 562), so that what is not used costs nothing: the pytest plugin, which every
+pytest session loads, imports this package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_hedge.core.scope import current_attempt, current_run
+    from agent_hedge.core.step import Effect
+    from agent_hedge.errors import (
+        AllAttemptsFailed,
+        DeadlineExceeded,
+        EffectBarred,
+        EffectInDoubt,
+        HedgeError,
+    )
+    from agent_hedge.gates.budget import FleetBudget
+    from agent_hedge.hedger import Hedger
+    from agent_hedge.policies import Fixed, Never, Quantile
+    from agent_hedge.targets import Target
 
 __version__ = "0.1.0"
 
@@ -32,3 +42,32 @@ __all__ = [
     "current_attempt",
     "current_run",
 ]
+
+_HOMES = {
+    "AllAttemptsFailed": "errors",
+    "DeadlineExceeded": "errors",
+    "Effect": "core.step",
+    "EffectBarred": "errors",
+    "EffectInDoubt": "errors",
+    "Fixed": "policies",
+    "FleetBudget": "gates.budget",
+    "HedgeError": "errors",
+    "Hedger": "hedger",
+    "Never": "policies",
+    "Quantile": "policies",
+    "Target": "targets",
+    "current_attempt": "core.scope",
+    "current_run": "core.scope",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
