@@ -272,7 +272,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(moves=moves, share=st.sampled_from([0.05, 0.07, 0.1, 1 / 3]), floor=st.integers(0, 3), burst=st.integers(1, 5))
 def test_r13_both_inequalities_hold_at_every_grant(
     moves: list[tuple[str, float]], share: float, floor: int, burst: int
@@ -367,6 +367,11 @@ def test_a_budget_shows_its_settings() -> None:
         "FleetBudget(0.1, floor=2, burst=5, window=3600.0, recoveries=0.2, recoveries_per_minute=10)"
     )
     assert FleetBudget().share == 0.05
+
+
+def test_the_ends_of_the_ranges_can_be_meant() -> None:
+    assert FleetBudget(0, floor=0, burst=1, window=60, recoveries=0, recoveries_per_minute=0).share == 0
+    assert FleetBudget(1, recoveries=1).recoveries == 1
 
 
 @pytest.mark.parametrize(
