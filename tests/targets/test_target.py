@@ -162,7 +162,7 @@ def test_names_and_targets_become_targets() -> None:
     assert as_targets([a, "b"])[0] is a
     assert [target.name for target in as_targets([a, "b"])] == ["a", "b"]
     assert as_targets("us")[0].name == "us"
-    assert as_targets(a) == (a,)  # type: ignore[arg-type]
+    assert as_targets(a) == (a,)
 
 
 @pytest.mark.parametrize(
