@@ -199,8 +199,11 @@ def test_d0_is_not_shared_by_books_keys_targets_topologies_or_clocks() -> None:
     policy = Quantile()
     view = view_of({0.5: 1.0, 0.90: 3.0, 0.99: 6.0})
     assert policy.next_launch_at(view) == 106.0
-    other_book = view_of({0.5: 1.0, 0.99: 7.0})
+    other_book = view_of({0.5: 1.0, 0.99: 7.0}, fleet=view.fleet)
     assert policy.next_launch_at(other_book) == 107.0
+    other_book.fleet = FakeFleet(1.0, count=10**9)
+    other_book.latency.quantiles = {0.5: 1.0, 0.99: 8.0}
+    assert policy.next_launch_at(other_book) == 108.0
     assert policy.next_launch_at(view) == 106.0
     view.latency.quantiles = {0.5: 1.0, 0.90: 3.0, 0.99: 8.0}
     view.key = StepKey(node="other")
