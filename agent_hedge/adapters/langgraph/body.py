@@ -10,18 +10,20 @@ from agent_hedge.adapters.langgraph.findings import BlindSpot
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """An object the body may use. `via`: what may still change before it does (empty: nothing)."""
+    """An object the body may use. `via`: what may still change before it does."""
 
     thing: Any
     name: str
     called: bool
-    via: str = ""
+    via: BlindSpot | None = None
 
 
 @dataclass(slots=True)
 class Body:
     """All that one function reaches, and what of it cannot be seen."""
 
+    where: str
+    """The function's qualified name."""
     reached: list[Reached] = field(default_factory=list)
     blind: dict[BlindSpot, None] = field(default_factory=dict)
     bound: list[Any] = field(default_factory=list)
@@ -35,4 +37,4 @@ class Body:
     goto_parent: bool = False
 
     def cannot_see(self, kind: str, why: str) -> None:
-        self.blind[BlindSpot(kind, why)] = None
+        self.blind[BlindSpot(kind, why, self.where)] = None

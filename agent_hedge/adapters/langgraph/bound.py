@@ -8,7 +8,7 @@ is duplicated: it belongs to ``unit="model"``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,14 @@ PROVIDER = "provider"
 """The namespace of server-side tools in the registry: ``annotate("code_interpreter", ..., namespace="provider")``."""
 
 READS = frozenset({"web_search", "web_search_preview", "web_fetch", "file_search", "google_search", "url_context"})
-"""Server-side tools that only look things up, by their providers' own documentation (the operator may say otherwise)."""
+"""Server-side tools that only look things up, by their providers' own word; the operator may say otherwise."""
 
 CLIENT_RUN = frozenset(
     {"apply_patch", "bash", "computer", "computer_use_preview", "custom", "local_shell", "memory", "text_editor"}
 )
 """Provider-defined tools whose calls come back to the client, as function calls do."""
 
+_MEMBERS_LIVE_IN = ("agent_hedge.adapters.", "agent_hedge.targets")
 _VERSION = re.compile(r"_\d{4}_?\d{2}_?\d{2}$")
 
 
@@ -78,3 +79,22 @@ def _read_mcp(tool: Mapping[str, Any]) -> list[BoundTool]:
     if isinstance(allowed, Iterable) and not isinstance(allowed, str) and (names := [str(name) for name in allowed]):
         return [BoundTool(name, server, server_side=True) for name in names]
     return [BoundTool("*", server, server_side=True)]
+
+
+def bound_inside(model: object, depth: int = 3) -> Iterator[object]:
+    """Yield the tools bound to the members of a hedged model, which stand in objects of ours."""
+    for held in _attributes(model):
+        for each in held if isinstance(held, list | tuple) else [held]:
+            bound = each if isinstance(each, Mapping) else getattr(each, "kwargs", None)
+            if isinstance(bound, Mapping) and bound.get("tools"):
+                yield bound["tools"]
+            if depth and type(each).__module__.startswith(_MEMBERS_LIVE_IN):
+                yield from bound_inside(each, depth - 1)
+
+
+def _attributes(thing: object) -> Iterator[object]:
+    for names in (getattr(thing, "__dict__", None), getattr(thing, "__pydantic_private__", None)):
+        yield from list((names or {}).values())
+    for cls in type(thing).__mro__:
+        for name in getattr(cls, "__slots__", ()):
+            yield getattr(thing, name, None)

@@ -10,13 +10,14 @@ from agent_hedge.adapters.langgraph.bound import BoundTool
 
 @dataclass(frozen=True, slots=True)
 class BlindSpot:
-    """Something in a node that cannot be seen before it runs. `kind` is one word, `why` a sentence without content."""
+    """Something in a node that cannot be seen before it runs: a word for it, a sentence, and the function it is in."""
 
     kind: str
     why: str
+    where: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.why}"
+        return f"{self.kind}: {self.why}{f' (in {self.where})' if self.where else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Findings:
     goto_parent: bool = False
     """A `Command` for the parent graph."""
 
-    def add(self, other: Findings) -> None:
-        """Take over what may happen in `other`; where it leads stays its own."""
+    def add_subgraph(self, other: Findings) -> None:
+        """Take over what may happen in a node of a subgraph. Where it leads stays its own, but for the parent."""
         for key, use in other.tools.items():
             self.tools.setdefault(key, use)
         for mine, theirs in (
@@ -77,4 +78,4 @@ class Findings:
         self.blind.update(other.blind)
         self.store_reads |= other.store_reads
         self.store_writes |= other.store_writes
-        self.goto_parent |= other.goto_parent
+        self.goto_any |= other.goto_parent

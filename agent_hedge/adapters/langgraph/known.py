@@ -1,15 +1,6 @@
-"""What code outside the user's own is known to do: the tables behind "cannot see".
-
-A function belongs to one of five origins, told by the module whose globals it runs in (a decorator may copy
-``__module__``, never the globals). Only the user's own code is read; the rest is known, or cannot be seen.
-"""
+"""What code outside the user's own is known to do: the tables behind "cannot see"."""
 
 from __future__ import annotations
-
-import sys
-import sysconfig
-from enum import Enum
-from pathlib import Path
 
 FRAMEWORK = frozenset({"agent_hedge", "langchain", "langchain_core", "langgraph", "langsmith", "pydantic"})
 """Packages whose functions do nothing but what the objects they carry do; those objects are looked at."""
@@ -61,8 +52,8 @@ OUTSIDE_NAMES = frozenset(
 )
 """Single functions that reach out of the process, or run what only run time knows."""
 
-MAKES_IO_OBJECTS = frozenset({"builtins", "io", "_io", "pathlib", "tempfile"})
-"""Modules whose results can act later: their methods are judged by name like those of any unknown value."""
+ACTING_CLASSES = frozenset({"builtins", "io", "_io", "pathlib", "tempfile"})
+"""Modules whose objects can act later: their methods are judged by name like those of any unknown value."""
 
 NETWORK_PACKAGES = frozenset(
     {
@@ -107,11 +98,14 @@ PLAIN_METHODS = frozenset(
         "sub",
     ),
     *("model_copy", "model_dump", "model_dump_json", "dict", "json", "pretty_print", "pretty_repr"),
-    *("add_done_callback", "cancelled", "done", "exception", "result", "with_traceback", "add_note"),
+    *("add_done_callback", "cancel", "cancelled", "done", "exception", "result", "with_traceback", "add_note"),
     *("exists", "is_dir", "is_file", "read_bytes", "read_text", "as_posix"),
     *("debug", "error", "info", "log", "warning", "tolist", "item"),
 }
 """Methods of plain values. On a value made at run time these are taken for what they are on a list, text or message."""
+
+MAPPING_METHODS = frozenset({"copy", "get", "items", "keys", "values"})
+"""What the run's config and context are asked for."""
 
 RUN_VERBS = frozenset(
     {
@@ -137,42 +131,3 @@ DERIVING = frozenset(
     | {"with_structured_output", "with_types"}
 )
 """Methods of a Runnable that return it, wrapped: what runs is still seen."""
-
-
-class Origin(Enum):
-    """Whose code it is."""
-
-    USER = "user"
-    FRAMEWORK = "framework"
-    QUIET = "quiet"
-    OUTSIDE = "outside"
-    PACKAGE = "package"
-
-
-_INSTALLED = tuple(
-    str(Path(path).resolve()) for key in ("purelib", "platlib") if (path := sysconfig.get_paths().get(key)) is not None
-)
-
-
-def origin(module: str | None, name: str = "", home: frozenset[str] = frozenset()) -> Origin:
-    """Tell whose code `name` of `module` is; `home` names the packages the graph itself lives in."""
-    module = module or "builtins"
-    full, top = f"{module}.{name}", module.partition(".")[0]
-    if full in OUTSIDE_NAMES or f"{top}.{name}" in OUTSIDE_NAMES:
-        return Origin.OUTSIDE
-    if top in FRAMEWORK:
-        return Origin.OUTSIDE if module.startswith("langgraph.pregel.remote") else Origin.FRAMEWORK
-    if top in home:
-        return Origin.USER
-    if full in QUIET_NAMES or module.startswith(QUIET_MODULES) or top in QUIET_PACKAGES:
-        return Origin.QUIET
-    if top in OUTSIDE_STDLIB or top in NETWORK_PACKAGES:
-        return Origin.OUTSIDE
-    if top != "__main__" and (top in sys.stdlib_module_names or top in sys.builtin_module_names):
-        return Origin.QUIET
-    return Origin.PACKAGE if _is_installed(module) else Origin.USER
-
-
-def _is_installed(module: str) -> bool:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return bool(file) and str(Path(file).resolve()).startswith(_INSTALLED)

@@ -16,6 +16,7 @@ from langgraph.prebuilt import ToolNode
 
 __all__ = [
     "AGENT_MODEL_NODES",
+    "AGENT_MODEL_WRAPPERS",
     "AGENT_MODULE",
     "CONFIGURABLE_MODEL",
     "MIDDLEWARE_MODULE",
@@ -34,6 +35,9 @@ AGENT_MODULE = "langchain.agents.factory"
 AGENT_MODEL_NODES = frozenset({"create_agent.<locals>.model_node", "create_agent.<locals>.amodel_node"})
 """The node that calls the model. Its closure holds `model`, `default_tools` and the chain of model-call wrappers."""
 
+AGENT_MODEL_WRAPPERS = ("wrap_model_call_handler", "awrap_model_call_handler")
+"""Cells of that node with the middlewares around the model call."""
+
 MIDDLEWARE_MODULE = "langchain.agents.middleware.types"
 """Where `@before_model` and its kin wrap the user's function; such a wrapper does nothing of its own."""
 
@@ -46,10 +50,9 @@ def all_edges(builder: StateGraph[Any, Any, Any, Any]) -> Iterable[tuple[str, st
     return builder._all_edges
 
 
-def default_error_handler(builder: StateGraph[Any, Any, Any, Any]) -> Callable[..., Any] | None:
-    """Return the handler of `set_node_defaults`: it becomes a node at compile time, so a builder does not show it."""
-    handler: Callable[..., Any] | None = builder._node_defaults.error_handler
-    return handler
+def default_error_handler(builder: StateGraph[Any, Any, Any, Any]) -> Any:
+    """Return the handler of `set_node_defaults`: it becomes a node at compile time, so a builder has no such node."""
+    return builder._node_defaults.error_handler
 
 
 def tool_call_wrappers(node: ToolNode) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:

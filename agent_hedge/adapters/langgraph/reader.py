@@ -22,11 +22,15 @@ from langgraph.types import Command
 
 from agent_hedge.adapters.langgraph import known, scope, source, values
 from agent_hedge.adapters.langgraph.body import Body, Reached
+from agent_hedge.adapters.langgraph.origin import Origin, origin, where_from
 from agent_hedge.adapters.langgraph.values import CONTAINERS, LOCAL, PURE, RUNS_BY_ITSELF, UNKNOWN, Kind, Value
 
 STORE_READS = frozenset({"get", "search", "list_namespaces", "aget", "asearch", "alist_namespaces"})
-TAKING_OUT = frozenset({"copy", "get", "items", "pop", "popitem", "setdefault", "values"})
-PASSING_ON = (enumerate, filter, iter, list, next, reversed, set, sorted, tuple, zip)
+TAKING_OUT = frozenset({"get", "pop", "popitem", "setdefault"})
+WHOLE = frozenset({"copy", "items", "values"})
+"""Methods of a container that give one thing out of it, or all it holds."""
+PASSING_ON = (dict, enumerate, filter, iter, list, reversed, set, sorted, tuple, zip)
+"""Builtins that pass on what a container holds."""
 AMBIENT: dict[Any, Kind] = {
     get_config: Kind.INJECTED,
     get_runtime: Kind.RUNTIME,
@@ -38,13 +42,13 @@ AMBIENT: dict[Any, Kind] = {
 
 def read(function: FunctionType, given: dict[str, Value], home: frozenset[str] = frozenset()) -> Body:
     """Read one function. `given` holds what is known of its parameters, `home` the packages that are the user's."""
-    body = Body()
+    body = Body(function.__qualname__)
     outside = scope.outside(function)
     definitions = source.definitions(function)
     for definition in definitions:
         _Reader(body, outside, home).function(definition, given)
     if not definitions:
-        body.cannot_see("source", f"the source of `{function.__qualname__}` is not there, or has changed since")
+        body.cannot_see("source", "its source is not there, or has changed since")
         names = dict.fromkeys((*function.__code__.co_freevars, *source.names_of(function.__code__)))
         reached = [(name, outside[name]) for name in names if name in outside]
         body.reached += [Reached(thing, name, called=True) for name, thing in reached if values.acts(thing)]
@@ -81,18 +85,31 @@ class _Reader(ast.NodeVisitor):
 
     visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _inner_function  # noqa: N815
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:  # noqa: N802
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
         for part in (*node.decorator_list, *node.bases, *node.body):
             self.visit(part)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self.visit(node.target)
         if node.value is not None:
             self.visit(node.value)
 
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        """Looping over a container uses what the loop's body uses of it."""
+        self._visit_base(node.iter)
+        for part in (node.target, *node.body, *node.orelse):
+            self.visit(part)
+
+    visit_AsyncFor = visit_For  # noqa: N815
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self._visit_base(node.iter)
+        for part in (node.target, *node.ifs):
+            self.visit(part)
+
     def _imported(self, module: str, name: str) -> None:
-        whose = known.origin(module, name, self.home)
-        if whose not in (known.Origin.QUIET, known.Origin.FRAMEWORK):
+        whose = origin(module, name, self.home)
+        if whose not in (Origin.QUIET, Origin.FRAMEWORK):
             what = f"{module}.{name}" if name else module
             self.body.cannot_see("import", f"`{what}` is imported in the body: it is known only when it runs")
 
@@ -119,7 +136,7 @@ class _Reader(ast.NodeVisitor):
                 return values.union(self.value(each) for each in several)
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
                 sides = self.value(left), self.value(right)
-                return UNKNOWN if UNKNOWN in sides else values.of(sides[0].objects + sides[1].objects)
+                return UNKNOWN if Kind.UNKNOWN in (sides[0].kind, sides[1].kind) else sides[0] | sides[1]
             case ast.Lambda():
                 return LOCAL
             case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.UnaryOp():
@@ -149,12 +166,13 @@ class _Reader(ast.NodeVisitor):
         callee = self.value(node.func)
         if isinstance(node.func, ast.Attribute):
             base, name = self.value(node.func.value), node.func.attr
-            if base.kind is Kind.MODEL or (name in known.DERIVING | {"bind", "bind_tools"} and _all_run(base)):
+            if name in known.DERIVING | {"bind", "bind_tools"} and (base.kind is Kind.MODEL or _all_run(base)):
                 return base
-            if name in TAKING_OUT and base.objects and all(isinstance(thing, CONTAINERS) for thing in base.objects):
-                return values.elements(base)
-        if callee.kind is Kind.PURE:
-            return PURE
+            if base.objects and all(isinstance(thing, CONTAINERS) for thing in base.objects):
+                if name in TAKING_OUT:
+                    return values.elements(base)
+                if name in WHOLE:
+                    return base
         if callee.kind is not Kind.OBJECT:
             return UNKNOWN
         return values.union(self._result_of(thing, node) for thing in callee.objects)
@@ -164,20 +182,22 @@ class _Reader(ast.NodeVisitor):
             return self._getattr(node)
         if isinstance(callee, FunctionType) and callee in AMBIENT:
             return Value(AMBIENT[callee])
-        if callee in PASSING_ON and node.args:
-            return values.union(values.elements(self.value(each)) for each in node.args)
-        owner = getattr(callee, "__self__", callee)
+        if node.args and any(callee is each for each in PASSING_ON):
+            return values.union(self.value(each) for each in node.args)
+        if callee is next and node.args:
+            return values.elements(self.value(node.args[0]))
+        owner = callee.__self__ if isinstance(callee, MethodType) else callee
         if isinstance(owner, type):
             if issubclass(owner, BaseLanguageModel):
                 return Value(Kind.MODEL)
             if issubclass(owner, BasePromptTemplate | BaseOutputParser):
                 return PURE
         module, name = where_from(callee)
-        whose = known.origin(module, name, self.home)
-        if whose is known.Origin.USER and isinstance(callee, type):
+        whose = origin(module, name, self.home)
+        if isinstance(callee, type) and whose is Origin.USER:
             return Value(Kind.INSTANCE, (callee,))
-        top = module.partition(".")[0]
-        return PURE if whose is known.Origin.QUIET and top not in known.MAKES_IO_OBJECTS else UNKNOWN
+        quiet = isinstance(callee, type) and whose is Origin.QUIET
+        return PURE if quiet and module.partition(".")[0] not in known.ACTING_CLASSES else UNKNOWN
 
     def _getattr(self, node: ast.Call) -> Value:
         match node.args:
@@ -190,35 +210,33 @@ class _Reader(ast.NodeVisitor):
 
     # --- what is used ---------------------------------------------------------------------------------------
 
-    def visit_Name(self, node: ast.Name) -> None:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> None:
         if not isinstance(node.ctx, ast.Load):
             return
         value = self.value(node)
         self._reach(value, node.id, called=False)
-        if value.kind is Kind.STORE:
-            self.body.store_writes = True  # handed on: whoever gets it may write
         if self.scope.find(node.id) is None and node.id not in self.outside:
             self.body.cannot_see("name", f"`{node.id}` cannot be resolved")
 
-    def visit_Attribute(self, node: ast.Attribute) -> None:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> None:
         base, value = self.value(node.value), self.value(node)
         self._visit_base(node.value)
         if not isinstance(node.ctx, ast.Load):
             return
         self._run_getters(base, node.attr)
         self._reach(value, node.attr, called=False)
-        if value.kind is Kind.STORE:
-            self.body.store_writes = True
-        if value.kind in (Kind.UNKNOWN, Kind.INJECTED) and not value.objects and node.attr in known.RUN_VERBS:
+        if base.kind is Kind.STORE:
+            self._uses_store(node.attr)
+        elif base.kind in (Kind.UNKNOWN, Kind.INJECTED) and node.attr in known.RUN_VERBS:
             self.body.cannot_see("call", f"`.{node.attr}` of a value made at run time")
 
-    def visit_Subscript(self, node: ast.Subscript) -> None:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> None:
         value = self.value(node)
         self._visit_base(node.value)
         self.visit(node.slice)
         self._reach(value, ast.unparse(node.value)[:60], called=False)
 
-    def visit_Call(self, node: ast.Call) -> None:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> None:
         callee = node.func
         value = self.value(callee)
         if isinstance(callee, ast.Attribute):
@@ -260,18 +278,29 @@ class _Reader(ast.NodeVisitor):
         base, name = self.value(callee.value), callee.attr
         self._visit_base(callee.value)
         if base.kind is Kind.STORE:
-            self.body.store_reads |= name in STORE_READS
-            self.body.store_writes |= name not in STORE_READS
+            self._uses_store(name)
+        elif base.kind in (Kind.PURE, Kind.MODEL, Kind.RUNTIME):
+            return
         elif base.kind is Kind.OBJECT and value.kind is Kind.UNKNOWN and not _all_plain(base):
             self.body.cannot_see("attribute", f"`.{name}` of a `{_types(base)}` cannot be resolved")
         elif base.kind is Kind.INSTANCE and value.kind is Kind.UNKNOWN:
             self.body.cannot_see("attribute", f"`.{name}` of a new `{_types(base)}` cannot be resolved")
         elif base.kind is Kind.INJECTED:
-            if isinstance(callee.value, ast.Attribute | ast.Subscript | ast.Call) and not hasattr(str, name):
-                if name not in TAKING_OUT or not isinstance(callee.value, ast.Subscript | ast.Call):
-                    self.body.cannot_see("call", f"`.{name}` of something out of the run's config or context")
-        elif value.kind is Kind.UNKNOWN and not value.objects and name not in known.PLAIN_METHODS:
+            allowed = hasattr(str, name) or (name in known.MAPPING_METHODS and not self._is_picked(callee.value))
+            if not allowed:
+                self.body.cannot_see("call", f"`.{name}` of something out of the run's config or context")
+        elif value.kind is Kind.UNKNOWN and name not in known.PLAIN_METHODS:
             self.body.cannot_see("call", f"`.{name}` of a value made at run time")
+
+    def _uses_store(self, method: str) -> None:
+        self.body.store_reads |= method in STORE_READS
+        self.body.store_writes |= method not in STORE_READS
+
+    def _is_picked(self, node: ast.expr) -> bool:
+        """Whether an expression picks one thing out of the context: an object of the caller's, not a mapping."""
+        if isinstance(node, ast.Attribute):
+            return self.value(node.value).kind is Kind.INJECTED
+        return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Subscript | ast.Attribute | ast.Call)
 
     def _known_callee(self, thing: Any, node: ast.Call) -> None:
         if isinstance(thing, type) and issubclass(thing, Command):
@@ -296,7 +325,7 @@ class _Reader(ast.NodeVisitor):
         targets = goto.elts if isinstance(goto, ast.Tuple | ast.List) else [goto] if goto is not None else []
         for target in targets:
             if isinstance(target, ast.Call) and target.args and isinstance(target.args[0], ast.Constant):  # a Send
-                target = target.args[0]  # noqa: PLW2901
+                target = target.args[0]
             name = target.value if isinstance(target, ast.Constant) else self._text(target)
             if isinstance(name, str):
                 self.body.gotos[name] = None
@@ -344,20 +373,6 @@ class _Reader(ast.NodeVisitor):
     def _reach(self, value: Value, name: str, *, called: bool) -> None:
         for thing in value.objects if value.kind is not Kind.INSTANCE else ():
             self.body.reached.append(Reached(thing, name, called, value.via))
-
-
-def where_from(thing: Any) -> tuple[str, str]:
-    """Return (module, name) of a callable: a function's own globals tell, since decorators copy ``__module__``."""
-    function = getattr(thing, "__func__", thing)
-    if isinstance(function, FunctionType):
-        return str(function.__globals__.get("__name__", "")), function.__name__
-    name = str(getattr(thing, "__name__", type(thing).__name__))
-    owner = getattr(thing, "__self__", None)
-    if getattr(thing, "__objclass__", None) is not None:  # a method of a class written in C
-        return str(thing.__objclass__.__module__), name
-    if owner is not None and not isinstance(thing, MethodType) and not hasattr(owner, "__loader__"):
-        return str((owner if isinstance(owner, type) else type(owner)).__module__), name
-    return str(getattr(thing, "__module__", None) or type(thing).__module__), name
 
 
 def _all_run(value: Value) -> bool:

@@ -30,11 +30,15 @@ class Binding:
     expression: ast.expr | None = None
     fixed: Value = UNKNOWN
     taken_out: bool = False
+    entered: bool = False
+    """By ``with``: what comes out of it is known only of harmless classes."""
 
     def value(self, evaluate: Evaluate) -> Value:
         if self.expression is None:
             return self.fixed
         value = evaluate(self.expression)
+        if self.entered:
+            return value if value.kind is Kind.PURE else UNKNOWN
         if not self.taken_out:
             return value
         if isinstance(self.expression, ast.List | ast.Tuple | ast.Set):
@@ -123,6 +127,8 @@ def _bind(scope: Scope, node: ast.AST) -> None:
             _bind_target(scope, target, iterable, taken_out=True)
         case ast.comprehension(target=target, iter=iterable):
             _bind_target(scope, target, iterable, taken_out=True)
+        case ast.withitem(context_expr=entered, optional_vars=ast.Name(id=name)):
+            scope.bind(name, Binding(expression=entered, entered=True))
         case ast.withitem(optional_vars=ast.expr() as target):
             _bind_target(scope, target, None)
         case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
@@ -163,10 +169,7 @@ def _bind_target(scope: Scope, target: ast.expr, value: ast.expr | None, *, take
 def _loaded(module: str, name: str = "") -> Value:
     """Return what an import will find, as far as it is loaded already: nothing is imported here."""
     loaded: Any = sys.modules.get(module)
-    if loaded is None:
-        return UNKNOWN
-    via = f"`{module}` is imported in the body"
-    if not name:
-        return of(loaded, via)
+    if loaded is None or not name:
+        return UNKNOWN if loaded is None else of(loaded)
     found = vars(loaded).get(name, sys.modules.get(f"{module}.{name}"))
-    return UNKNOWN if found is None else of(found, via)
+    return UNKNOWN if found is None else of(found)

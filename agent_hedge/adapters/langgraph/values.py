@@ -19,6 +19,8 @@ from langgraph.pregel.protocol import PregelProtocol
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
+from agent_hedge.adapters.langgraph.findings import BlindSpot
+
 
 class Kind(Enum):
     """How much is known of a value."""
@@ -28,7 +30,7 @@ class Kind(Enum):
     UNKNOWN = "unknown"
     """Made at run time: its methods are judged by their names."""
     PURE = "pure"
-    """Made by something known to be harmless: its methods are, too."""
+    """An object of a class known to be harmless: its methods are, too (not what they give back)."""
     LOCAL = "local"
     """A function or class defined in the body, which is read where it stands."""
     INSTANCE = "instance"
@@ -44,11 +46,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What an expression may be. `via` says in words what can still change between now and the run (empty: nothing)."""
+    """What an expression may be. `via` says what can still change between now and the run."""
 
     kind: Kind
     objects: tuple[Any, ...] = ()
-    via: str = ""
+    via: BlindSpot | None = None
 
     def __or__(self, other: Value) -> Value:
         kind = self.kind if self.kind is other.kind else Kind.UNKNOWN
@@ -64,9 +66,11 @@ LOCAL = Value(Kind.LOCAL)
 PLAIN_TYPES = (str, bytes, int, float, complex, bool, type(None))
 CONTAINERS = (dict, list, tuple, set, frozenset)
 RUNS_BY_ITSELF = (Runnable, BaseTool, PregelProtocol)
+MANY = 64
+"""Objects followed out of one container that holds no tool, Runnable or function."""
 
 
-def of(thing: Any, via: str = "") -> Value:
+def of(thing: Any, via: BlindSpot | None = None) -> Value:
     """Return the value of an object that is there already."""
     if isinstance(thing, BaseStore):
         return Value(Kind.STORE)
@@ -85,7 +89,7 @@ def union(values: Iterable[Value]) -> Value:
 
 def acts(thing: Any, depth: int = 3) -> bool:
     """Whether an object can run something: a tool, a Runnable, a function, or a container that holds one."""
-    if isinstance(thing, PLAIN_TYPES) or isinstance(thing, type):
+    if isinstance(thing, (*PLAIN_TYPES, type)):
         return False
     if isinstance(thing, CONTAINERS):
         return depth > 0 and any(acts(item, depth - 1) for item in items(thing))
@@ -100,22 +104,30 @@ def items(container: Any) -> list[Any]:
 def elements(value: Value, key: object = ...) -> Value:
     """Return what taking something out of `value` gives; `key` narrows it where it is a constant."""
     if value.kind is not Kind.OBJECT:
-        return value if value.kind in (Kind.PURE, Kind.INJECTED) else UNKNOWN
-    found: list[Value] = []
-    for thing in value.objects:
-        if not isinstance(thing, CONTAINERS):
-            found.append(PURE if isinstance(thing, PLAIN_TYPES) else UNKNOWN)
-            continue
-        held = items(thing)
-        if key is not ... and isinstance(thing, dict | list | tuple):
-            try:
-                held = [thing[key]]  # type: ignore[call-overload]
-            except (LookupError, TypeError):
-                held = []
-        acting = [item for item in held if acts(item)]
-        via = f"it is taken out of a {type(thing).__name__} at run time" if acting else value.via
-        found.extend(of(item, via) for item in held)
-    return union(found)
+        return value if value.kind is Kind.INJECTED else UNKNOWN
+    return union(_held(thing, key, value.via) for thing in value.objects)
+
+
+def _held(thing: Any, key: object, via: BlindSpot | None) -> Value:
+    if isinstance(thing, PLAIN_TYPES):
+        return PURE
+    if not isinstance(thing, CONTAINERS):
+        return UNKNOWN
+    held = items(thing)
+    if key is not ... and isinstance(thing, dict | list | tuple):
+        try:
+            held = [thing[key]]  # type: ignore[call-overload]
+        except (LookupError, TypeError):
+            return UNKNOWN
+    if acting := [item for item in held if acts(item)]:
+        return Value(Kind.OBJECT, tuple(acting), from_container(thing))
+    others = [item for item in held if not isinstance(item, PLAIN_TYPES)]
+    return Value(Kind.OBJECT, tuple(others[:MANY]), via) if others else PURE
+
+
+def from_container(container: Any) -> BlindSpot:
+    """Say that what a container holds when it is used need not be what it holds now."""
+    return BlindSpot("container", f"what is taken out of a `{type(container).__name__}` is known only at run time")
 
 
 def attribute(value: Value, name: str) -> Value:
@@ -123,21 +135,22 @@ def attribute(value: Value, name: str) -> Value:
     if value.kind is Kind.RUNTIME:
         kind = {"store": Kind.STORE, "stream_writer": Kind.WRITER, "context": Kind.INJECTED}.get(name, Kind.PURE)
         return Value(kind)
-    if value.kind in (Kind.PURE, Kind.INJECTED, Kind.MODEL):
+    if value.kind is Kind.INJECTED:
         return value
     if value.kind is Kind.INSTANCE:
         return union(_of_instance(cls, name) for cls in value.objects)
-    if value.kind is not Kind.OBJECT:
+    if value.kind not in (Kind.OBJECT, Kind.UNKNOWN):
         return UNKNOWN
-    return union(_of_object(thing, name, value.via) for thing in value.objects)
+    found = union(_of_object(thing, name, value.via) for thing in value.objects)
+    return found if value.kind is Kind.OBJECT else found | UNKNOWN
 
 
 def _of_instance(cls: type, name: str) -> Value:
-    found = inspect.getattr_static(cls, name, None)
-    return of(found) if isinstance(found, types.FunctionType) else UNKNOWN
+    """A method of a class whose instance is made in the body: all of its methods are read with the class."""
+    return LOCAL if isinstance(inspect.getattr_static(cls, name, None), types.FunctionType) else UNKNOWN
 
 
-def _of_object(thing: Any, name: str, via: str) -> Value:
+def _of_object(thing: Any, name: str, via: BlindSpot | None) -> Value:
     if isinstance(thing, types.ModuleType):
         return of(vars(thing)[name], via) if name in vars(thing) else UNKNOWN
     try:
@@ -154,10 +167,10 @@ def _of_object(thing: Any, name: str, via: str) -> Value:
         return of(found, via)
     if isinstance(found, types.FunctionType):
         in_class = name not in getattr(thing, "__dict__", {})
-        return of(types.MethodType(found, thing), via) if in_class else of(found, _attribute(thing, name))
+        return of(types.MethodType(found, thing), via) if in_class else of(found, from_attribute(thing, name))
     if isinstance(found, types.MemberDescriptorType):
         try:
-            return of(found.__get__(thing, type(thing)), _attribute(thing, name))
+            return of(found.__get__(thing, type(thing)), from_attribute(thing, name))
         except AttributeError:
             return UNKNOWN
     if isinstance(found, property | cached_property):
@@ -166,11 +179,12 @@ def _of_object(thing: Any, name: str, via: str) -> Value:
         return of(found, via)
     if isinstance(found, PLAIN_TYPES):
         return PURE
-    return of(found, _attribute(thing, name))
+    return of(found, from_attribute(thing, name))
 
 
-def _attribute(thing: Any, name: str) -> str:
-    return f"it is the attribute `{name}` of a `{type(thing).__name__}`, which may be set anew"
+def from_attribute(thing: Any, name: str) -> BlindSpot:
+    """Say that an attribute may be another one by the time it is used."""
+    return BlindSpot("attribute", f"`{name}` of a `{type(thing).__name__}` may be set anew before it is used")
 
 
 def getters(value: Value, name: str) -> list[Any]:

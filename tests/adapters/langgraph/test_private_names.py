@@ -1,0 +1,101 @@
+"""Canaries: each private name we use still is what we take it for. Their messages say what to do when it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, before_model, wrap_model_call
+from langchain.chat_models import init_chat_model
+from langgraph.func import task
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
+
+from agent_hedge.adapters.langgraph import private
+from tests.adapters.langgraph import sample_graphs as samples
+
+
+def test_runnable_callable_still_holds_the_users_function() -> None:
+    runnable = samples.one(samples.n_plain).nodes["n"].runnable
+    advice = "look at langgraph add_node: find where the user's function went, and change runnables.take_apart"
+    assert isinstance(runnable, private.RunnableCallable), advice
+    assert runnable.func is samples.n_plain, advice
+
+
+def test_runnable_seq_still_has_steps() -> None:
+    advice = "look at langgraph's sequence of Runnables, and change runnables.take_apart"
+    steps = private.RunnableSeq(samples.prompt, samples.model).steps
+    assert steps == [samples.prompt, samples.model], advice
+
+
+def test_a_task_is_still_told_by_its_class() -> None:
+    @task
+    def work(x: int) -> int:
+        return x
+
+    advice = "look at what langgraph.func.task returns: without its class, tasks are not seen (R9 bars them)"
+    assert isinstance(work, private.TaskFunction), advice
+    assert callable(work.func), advice
+
+
+def test_all_edges_still_hold_joins() -> None:
+    builder = StateGraph(samples.State)
+    for name in "abc":
+        builder.add_node(name, samples.n_plain)
+    builder.add_edge(START, "a")
+    builder.add_edge(["a", "b"], "c")
+    advice = "look at StateGraph: edges and waiting_edges must both be in private.all_edges"
+    assert set(private.all_edges(builder)) == {(START, "a"), ("a", "c"), ("b", "c")}, advice
+
+
+def test_the_default_error_handler_can_still_be_read() -> None:
+    builder = samples.one(samples.n_plain)
+    advice = "look at StateGraph.set_node_defaults: an uncompiled builder would hide its error handler"
+    assert private.default_error_handler(builder) is None, advice
+    builder.set_node_defaults(error_handler=samples.n_direct)
+    assert private.default_error_handler(builder) is samples.n_direct, advice
+    assert "__default_error_handler__" in builder.compile().builder.nodes, advice
+
+
+def test_tool_call_wrappers_can_still_be_read() -> None:
+    def sync(request: Any, execute: Any) -> Any:
+        return execute(request)
+
+    async def other(request: Any, execute: Any) -> Any:
+        return await execute(request)
+
+    node = ToolNode([samples.lookup], wrap_tool_call=sync, awrap_tool_call=other)
+    advice = "look at ToolNode.__init__: explain and doctor could no longer report a one-sided wrapper"
+    assert private.tool_call_wrappers(node) == (sync, other), advice
+
+
+def test_the_model_node_of_an_agent_is_still_told_by_its_closure() -> None:
+    @wrap_model_call
+    def outer(request: Any, handler: Any) -> Any:
+        return handler(request)
+
+    agent = create_agent(samples.model, [samples.lookup], middleware=[outer])
+    runnable = agent.builder.nodes["model"].runnable
+    assert isinstance(runnable, private.RunnableCallable)
+    advice = "look at langchain's create_agent: walk.Walker reads model, tools and wrappers out of this closure"
+    for function, cell in zip((runnable.func, runnable.afunc), private.AGENT_MODEL_WRAPPERS, strict=True):
+        assert function is not None
+        assert function.__module__ == private.AGENT_MODULE, advice
+        assert function.__qualname__ in private.AGENT_MODEL_NODES, advice
+        assert {"model", "default_tools", cell} <= set(function.__code__.co_freevars), advice
+
+
+def test_middleware_is_still_told_by_its_base_class() -> None:
+    @before_model
+    def hook(state: Any, runtime: Any) -> Any:
+        return None
+
+    advice = "look at langchain.agents.middleware: hooks made by decorators would no longer be read"
+    assert private.middleware_class() is AgentMiddleware, advice
+    assert isinstance(hook, AgentMiddleware), advice
+    assert type(hook).before_model.__globals__["__name__"] == private.MIDDLEWARE_MODULE, advice
+
+
+def test_a_configurable_model_is_still_told_by_its_class_name() -> None:
+    advice = "look at init_chat_model: the reason would read 'runnable' instead of 'configurable'; it stays barred"
+    assert type(init_chat_model(configurable_fields="any")).__name__ == private.CONFIGURABLE_MODEL, advice
