@@ -111,13 +111,12 @@ def upgrade_sql(store: Store, *, schema: str | None = None, revision: str = "hea
     config.attributes["dialect"] = url.get_backend_name()
     with _ALEMBIC:
         _alembic(command.upgrade, config, revision, sql=True)
-    dialect = url.get_dialect()()
-    prefix = f"{schema}." if schema else ""
+    meta = _with_schema(store_meta, schema)
     for row in _birth_rows():
-        target = table("store_meta", *(column(name) for name in row))
-        statement = target.insert().values(row).compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-        out.write(f"\n{str(statement).replace('store_meta', f'{prefix}store_meta', 1)};\n")
-    return out.getvalue()
+        insert = meta.insert().values(row)
+        out.write(f"\n{insert.compile(dialect=url.get_dialect()(), compile_kwargs={'literal_binds': True})};\n")
+    prologue = f"CREATE SCHEMA IF NOT EXISTS {schema};\n\n" if schema else ""
+    return prologue + out.getvalue()
 
 
 def grants(role: str, *, schema: str | None = None) -> str:

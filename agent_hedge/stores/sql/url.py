@@ -65,7 +65,8 @@ def _parsed(text: str) -> URL:
 
 def shown(url: URL) -> str:
     """Return how messages name a store: without password and query."""
-    return url.set(query={}).render_as_string(hide_password=True)
+    plain = url.set(drivername="sqlite") if url.get_backend_name() == "sqlite" else url
+    return plain.set(query={}).render_as_string(hide_password=True)
 
 
 def sqlite_path(url: URL) -> Path:
