@@ -19,6 +19,8 @@ CLASSES = {
 
 def draw(name: str, entry: Sequence[str], nodes: Sequence[NodeReport]) -> str:
     """Return the text of the diagram. Nested nodes stand in the box of the node that runs them."""
+    drawn = {node.name: node for node in sorted(nodes, key=lambda node: not node.verdicts["node"].hedgeable)}
+    nodes = [node for node in nodes if drawn[node.name] is node]  # of two with one name, the barred one
     ids = {node.name: f"n{index}" for index, node in enumerate(nodes)}
     lines = ["---", f"title: {_quoted(name)}", "---", "flowchart TD", '    start(["start"])', '    finish(["end"])']
     if any(node.exits.anywhere for node in nodes):

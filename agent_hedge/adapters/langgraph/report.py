@@ -146,13 +146,15 @@ class Explanation:
     nodes: tuple[NodeReport, ...]
     entry: tuple[str, ...] = ()
     """Where a run begins."""
-    _by_name: dict[str, NodeReport] = field(default_factory=dict, repr=False, compare=False)
+    _by_name: dict[str, list[NodeReport]] = field(default_factory=dict, repr=False, compare=False)
+    """Two graphs run by one node may have nodes of the same name: at run time they cannot be told apart."""
 
     def __post_init__(self) -> None:
-        self._by_name.update((node.name, node) for node in self.nodes)
+        for node in self.nodes:
+            self._by_name.setdefault(node.name, []).append(node)
 
     def __getitem__(self, name: str) -> NodeReport:
-        return self._by_name[name]
+        return self._by_name[name][0]
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
@@ -169,13 +171,13 @@ class Explanation:
         `parent` holds the names of the nodes around a nested one, outermost first. A node that was never seen is
         refused as a whole, and under ``bar="downstream"`` its model calls are, too.
         """
-        report = self._by_name.get(SEPARATOR.join((*parent, node)))
-        if report is None:
+        reports = self._by_name.get(SEPARATOR.join((*parent, node)), [])
+        if not reports:
             if unit == "node" or self.bar == "downstream":
                 return Refused(Reason.GRAPH_UNSEEN, f"no node `{node}` was explained")
             return None
-        verdict = report.verdicts[unit]
-        return None if verdict.hedgeable else Refused(Reason.BARRED, verdict.reasons[0])
+        reasons = [reason for report in reports for reason in report.verdicts[unit].reasons]
+        return Refused(Reason.BARRED, reasons[0]) if reasons else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON, the same for the same graph."""

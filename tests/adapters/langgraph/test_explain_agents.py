@@ -181,6 +181,27 @@ def test_r09_an_agent_inside_a_node_is_found(action: Any) -> None:
     assert found.verdict("tools", "node", parent=("n",)) is not None
 
 
+safe_agent = agent(tools=[samples.lookup])
+
+
+def calls_both(state: samples.State) -> Any:
+    return [plain_agent.invoke(state), safe_agent.invoke(state)]
+
+
+def calls_both_the_other_way(state: samples.State) -> Any:
+    return [safe_agent.invoke(state), plain_agent.invoke(state)]
+
+
+@pytest.mark.parametrize("action", [calls_both, calls_both_the_other_way])
+def test_r09_of_nodes_that_cannot_be_told_apart_the_barred_one_counts(action: Any) -> None:
+    found = look(samples.one(action))
+    assert found.verdict("tools", "node", parent=("n",)) is not None
+    lines = found.mermaid().splitlines()
+    (ours,) = [line.split("[")[0].strip() for line in lines if '["tools' in line]
+    (barred,) = [line.split()[1].split(",") for line in lines if line.endswith(" barred") and "class " in line]
+    assert ours in barred
+
+
 def test_r09_persistent_subgraph_memory_bars() -> None:
     remembering = agent(tools=[samples.lookup], checkpointer=True)
     found = look(samples.one(remembering))
