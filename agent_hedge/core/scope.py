@@ -127,7 +127,7 @@ class Racing(Protocol):
 class ActiveAttempt:
     """The attempt that the current code runs for. Reachable by `current_attempt()`, also in worker threads."""
 
-    __slots__ = ("_racing", "attempt", "cancelled", "certainty", "phase", "started", "tokens")
+    __slots__ = ("_racing", "attempt", "cancelled", "certainty", "phase", "spoken", "started", "tokens")
 
     def __init__(self, attempt: Attempt, racing: Racing) -> None:
         self.attempt = attempt
@@ -135,6 +135,8 @@ class ActiveAttempt:
         """Set before a cancel is sent: code that cannot be cancelled may look at it and stop."""
         self.started = False
         """Whether its task has taken its first step."""
+        self.spoken = False
+        """Whether its first meaningful token has come."""
         self.phase = ""
         """The last phase reached, for the receipt: ``connect``, ``headers``, ``decode``, ``end``, ``thread``."""
         self.tokens: int | None = None
@@ -167,7 +169,10 @@ class ActiveAttempt:
         return self._racing.claim(self.attempt.number)
 
     def first_token(self) -> None:
-        """Say that the first meaningful token has come. Only in the run loop's thread."""
+        """Say that the first meaningful token has come (once is enough). Only in the run loop's thread."""
+        if self.spoken:
+            return
+        self.spoken = True
         self._racing.first_token(self.attempt.number)
 
 

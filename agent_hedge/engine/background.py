@@ -36,6 +36,7 @@ class Background:
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._exiting = False
         self._unwatched: set[asyncio.Task[None]] = set()
         atexit.register(_close, weakref.ref(self))
 
@@ -65,7 +66,7 @@ class Background:
                 result.set_result(value)
 
         def stopped(_: object) -> None:
-            if not result.done():  # cancelled, perhaps before its first step
+            if not result.done() and not self._exiting:  # cancelled, perhaps before its first step
                 result.cancel()
                 result.set_running_or_notify_cancel()
 
@@ -165,4 +166,5 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 def _close(background: weakref.ref[Background]) -> None:
     if (alive := background()) is not None:
+        alive._exiting = True  # who still waits is a daemon thread: it ends as all do now, without a word
         alive.close()

@@ -13,7 +13,7 @@ from agent_hedge.core.race import PASS, Answer, Cancel, Close, Commit, Done, Lau
 from agent_hedge.core.step import Attempt, Ended, Failure, Outcome, Receipt, Role, StepKey, Verdict
 from agent_hedge.errors import AllAttemptsFailed, AnswerRejected, DeadlineExceeded, HedgeError
 from agent_hedge.testing.empty import EmptyBook, QuietFleet
-from agent_hedge.testing.scenario import After, Played, Scenario, Site
+from agent_hedge.testing.scenario import After, Scenario, Site
 
 
 class Unauthorized(Exception):
@@ -333,7 +333,7 @@ def test_r04_the_timer_rearms_at_most_three_times() -> None:
     for _ in range(3):
         assert race.wake_at is not None
         assert race.on_timer(race.wake_at + 0.1) == []
-    assert isinstance(race.on_timer(race.wake_at + 0.1)[0], Launch)
+    assert isinstance(race.on_timer((race.wake_at or 0.0) + 0.1)[0], Launch)
 
 
 def test_r04_a_sample_that_outlived_its_trigger_spans_a_stall() -> None:

@@ -126,7 +126,8 @@ class SpawnerSuite:
             spawner.call_at(0.7, at("late"))
             spawner.call_at(0.1, at("early"))
             never = spawner.call_at(0.5, at("never"))
-            spawner.call_at(0.1 + 0.2, lambda: (never.cancel(), at("canceller")()))
+            spawner.call_at(0.1 + 0.2, never.cancel)
+            spawner.call_at(0.1 + 0.2, at("canceller"))
             await asleep(spawner, 1.0)
             spawner.call_at(0.5, at("past"))
             await asleep(spawner, 1.1)
@@ -160,8 +161,12 @@ class SpawnerSuite:
         async def main(spawner: Spawner) -> tuple[float, bool]:
             flag, threads = spawner.waiter(), list[threading.Thread]()
 
+            def called() -> None:
+                threads.append(threading.current_thread())
+                flag.set()
+
             def call() -> float:
-                spawner.call_soon_threadsafe(lambda: (threads.append(threading.current_thread()), flag.set()))
+                spawner.call_soon_threadsafe(called)
                 return spawner.now()
 
             at = await anyio.to_thread.run_sync(call)
