@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from sqlalchemy import Table, inspect, select, text
+from sqlalchemy import Table, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -28,7 +28,7 @@ from agent_hedge.stores.sql import sqlite as files
 from agent_hedge.stores.sql.clock import DatabaseClock, HostClock, LeaseClock
 from agent_hedge.stores.sql.connect import dispose, make_engine, sever
 from agent_hedge.stores.sql.faults import LOST, described, passing
-from agent_hedge.stores.sql.schema import VERSION_TABLE, store_meta
+from agent_hedge.stores.sql.schema import store_meta
 from agent_hedge.stores.sql.url import Store, check_schema, shown, sqlite_path, store_url
 
 T = TypeVar("T")
@@ -115,10 +115,9 @@ class Database:
 
     async def _inspected(self, connection: AsyncConnection) -> str:
         """Return the database's uuid, or raise `ConfigurationError`."""
-        migrated = await connection.run_sync(lambda sync: inspect(sync).has_table(VERSION_TABLE, schema=self.schema))
-        if not migrated:
-            raise ConfigurationError(f"{shown(self.url)} holds no agent_hedge tables; run: {self._command}")
         revision, meta = await connection.run_sync(migrate.read_version, self.schema)
+        if revision is None:
+            raise ConfigurationError(f"{shown(self.url)} holds no agent_hedge tables; run: {self._command}")
         migrate.check_version(revision, meta, self._command)
         if not self.is_sqlite:
             durability = (await connection.execute(text("SHOW synchronous_commit"))).scalar_one()

@@ -93,11 +93,13 @@ def downgrade(store: Store, revision: str, *, schema: str | None = None, force: 
 
     Dropping claims that run or are in doubt would let their effects happen again, so that needs `force`.
     """
+    _must_exist(store)
     return _command(store, schema, lambda connection: _downgrade(connection, schema, revision, force))
 
 
 def check(store: Store, *, schema: str | None = None) -> Status:
     """Return whether this release can use the database, and what is missing; changes nothing."""
+    _must_exist(store)
     return _command(store, schema, lambda connection: None)
 
 
@@ -142,6 +144,15 @@ def create_sqlite(path: Path) -> None:
 
 def _fill(path: Path) -> None:
     _command(f"sqlite:///{path}", None, lambda connection: _upgrade(connection, None, "head"))
+
+
+def _must_exist(store: Store) -> None:
+    url = store_url(store)
+    if url.get_backend_name() == "sqlite":
+        path = sqlite_path(url)
+        if not path.exists():
+            raise ConfigurationError(f"{path} does not exist; create it with: agent-hedge db upgrade")
+        files.examine(path)
 
 
 # --- inside the transaction
@@ -191,7 +202,7 @@ def _upgrade(connection: Connection, schema: str | None, revision: str) -> None:
 
 
 def _downgrade(connection: Connection, schema: str | None, revision: str, force: bool) -> None:
-    if not inspect(connection).has_table(VERSION_TABLE, schema=schema):
+    if _revision(connection, schema) is None:
         raise ConfigurationError("the database holds no agent_hedge tables")
     if revision == "base" and not force and inspect(connection).has_table("effect_claims", schema=schema):
         claims = _with_schema(effect_claims, schema)
@@ -208,7 +219,7 @@ def _downgrade(connection: Connection, schema: str | None, revision: str, force:
 
 def _status(connection: Connection, url: Any, schema: str | None) -> Status:
     found = inspect(connection)
-    if not found.has_table(VERSION_TABLE, schema=schema):
+    if _revision(connection, schema) is None:
         return Status(store=shown(url), revision=None, head=head(), problems=["no agent_hedge tables"])
     revision, meta = read_version(connection, schema)
     problems = []
@@ -227,14 +238,21 @@ def _status(connection: Connection, url: Any, schema: str | None) -> Status:
 
 
 def read_version(connection: Connection, schema: str | None) -> tuple[str | None, dict[str, str]]:
-    """Return the revision of a database and its `store_meta` texts."""
-    version = table(VERSION_TABLE, column("version_num"), schema=schema)
-    revision: str | None = connection.execute(select(version.c.version_num)).scalar()
+    """Return the revision of a database (None: it holds no tables of ours) and its `store_meta` texts."""
+    revision = _revision(connection, schema)
     if revision is None or not inspect(connection).has_table("store_meta", schema=schema):
         return revision, {}
     meta = _with_schema(store_meta, schema)
     rows = connection.execute(select(meta.c.name, meta.c.text)).all()
     return revision, {name: value for name, value in rows if value is not None}
+
+
+def _revision(connection: Connection, schema: str | None) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE, schema=schema):
+        return None
+    version = table(VERSION_TABLE, column("version_num"), schema=schema)
+    revision: str | None = connection.execute(select(version.c.version_num)).scalar()
+    return revision
 
 
 def check_version(revision: str | None, meta: Mapping[str, str], upgrade_command: str) -> None:
