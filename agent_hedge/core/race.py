@@ -236,6 +236,10 @@ class Race:
         self._step_id = broken.step_id
         self.opening = Role.RECOVERY
         self.excluded = broken.excluded
+        if broken.winner is not None:  # whoever broke it is not asked again while there is another place
+            left = {place.name for place in self.candidates} - self.excluded
+            broke = {broken.attempts[broken.winner].target.name}
+            self.excluded |= broke if left - broke else frozenset()
         self.max_attempts = broken.max_attempts - broken.launched
 
     # --- what others see ----------------------------------------------------------------------------------------
