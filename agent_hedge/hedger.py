@@ -220,7 +220,7 @@ class Hedger:
         *models: object,
         family: str | None = None,
         parity: Literal["warn", "strict"] = "warn",
-        accept: Callable[[AIMessage], bool] | None = None,
+        accept: Callable[[AIMessage], bool] | Literal["schema"] | None = None,
         accept_on: Literal["final"] | None = None,
         trigger: Literal["first", "total"] = "first",
         timeout: float | None = None,
@@ -235,7 +235,8 @@ class Hedger:
             family: says that the members are the same model where its names differ.
             parity: what to do where members differ in what must match: ``warn`` or ``strict`` (an error).
             accept: judges whole answers of callers that do not stream: the first token then only disarms the trigger,
-                and the losers run on (both decode) until an answer is accepted.
+                and the losers run on (both decode) until an answer is accepted; a rejected one is a recoverable
+                failure. ``schema`` judges structured output by its own parser.
             accept_on: ``final`` buffers a streaming caller's answer, so that `accept` can judge it.
             trigger: ``total`` also hedges members whose first token cannot be seen, on the time of whole answers.
             timeout: seconds one call may take, all attempts included.
@@ -310,7 +311,7 @@ class Hedger:
             candidates=places(targets),
             latency=self.book,
             fleet=self._fleet,
-            gates=(*self._looks, *extra_gates, *self._takes),
+            gates=(*self._looks, *self._takes, *extra_gates),  # a limiter's turn cannot be given back: it is asked last
             nodes=self.nodes,
             context_of=context_of,
             barred=barred,
