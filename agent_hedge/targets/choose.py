@@ -70,7 +70,7 @@ class Independent:
             if place.name in view.excluded or (running and not _independent(place, running)):
                 continue
             no = self._health.refusal(place.name, view.now)
-            wait_until = max(self._health.not_before(place.name, view.now), 0.0)
+            wait_until = self._health.not_before(place.name, view.now)
             if no is None:
                 rank, wait_until = 0, 0.0
             elif no.reason is Reason.PUSHBACK:

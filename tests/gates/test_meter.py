@@ -42,6 +42,14 @@ def test_requests_hedges_recoveries_and_wins_are_counted_apart() -> None:
     assert fleet.counts(0.0) == FleetCounts(requests=1, eligible=1, hedges=2, second_hedges=1, recoveries=1, wins=1)
 
 
+@pytest.mark.parametrize(("role", "wins"), [(Role.HEDGE, 1), (Role.RECOVERY, 0)])
+def test_wins_are_those_of_hedges(role: Role, wins: int) -> None:
+    fleet, view = Fleet(), View()
+    view.launch("a")
+    end(admit(fleet, view, role), view, launched=True, won=True)
+    assert fleet.counts(0.0).wins == wins
+
+
 def test_what_is_never_sent_is_not_counted() -> None:
     fleet, view = Fleet(), View()
     view.launch("a")

@@ -97,7 +97,7 @@ def test_a_hedge_goes_as_far_away_as_it_can(candidates: tuple[Place, ...], chose
 
 
 def test_a_second_hedge_avoids_both_in_flight() -> None:
-    view = racing(A1, AE, B, A2)
+    view = racing(A1, A2, AE, B)
     view.launch("B", role=Role.HEDGE)
     assert choose(Role.HEDGE, view) == "AE"
     view.launch("AE", role=Role.HEDGE)
@@ -172,6 +172,10 @@ def test_a_recovery_goes_to_another_healthy_domain_at_once() -> None:
     assert choose(Role.RECOVERY, failed(A1, A2, B), FakeHealth({"A1": BUSY}, {"A1": 99.0})) == "B"
 
 
+def test_a_recovery_takes_the_first_of_equals() -> None:
+    assert choose(Role.RECOVERY, failed(A1, B, place("C"))) == "B"
+
+
 def test_a_recovery_of_a_single_target_goes_there_again() -> None:
     assert choose(Role.RECOVERY, failed(A1)) == "A1"
 
@@ -188,8 +192,8 @@ def test_a_recovery_waits_for_the_shortest_pushback() -> None:
 
 def test_a_recovery_prefers_a_failing_target_to_a_wait_past_the_deadline() -> None:
     view = failed(A1, B)
-    view.deadline = 15.0
-    assert choose(Role.RECOVERY, view, FakeHealth({"A1": BUSY, "B": SICK}, {"A1": 19.0})) == "B"
+    for view.deadline in (15.0, 19.0):
+        assert choose(Role.RECOVERY, view, FakeHealth({"A1": BUSY, "B": SICK}, {"A1": 19.0})) == "B"
     view.deadline = 25.0
     chooser = Independent(FakeHealth({"A1": BUSY, "B": SICK}, {"A1": 19.0}))
     assert chooser.choose(Role.RECOVERY, view) == Choice(A1, 19.0)
