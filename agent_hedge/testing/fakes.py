@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agent_hedge.core.ports import Refused, RunView
 from agent_hedge.core.step import Attempt, Effect, Place, Role, StepKey
@@ -118,6 +119,8 @@ class View:
     excluded: frozenset[str] = frozenset()
     attempts: list[Attempt] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
+    winner: int | None = None
+    plans: Any = None
 
     @property
     def launched(self) -> int:
