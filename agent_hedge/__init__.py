@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from agent_hedge.gates.budget import FleetBudget
     from agent_hedge.hedger import Hedger
-    from agent_hedge.policies import Fixed, Never, Quantile
+    from agent_hedge.policies import Fixed, Never, Planned, Quantile
     from agent_hedge.targets import Target
 
 __version__ = "0.1.0"
@@ -37,6 +37,7 @@ __all__ = [
     "HedgeError",
     "Hedger",
     "Never",
+    "Planned",
     "Quantile",
     "Target",
     "current_attempt",
@@ -54,6 +55,7 @@ _HOMES = {
     "HedgeError": "errors",
     "Hedger": "hedger",
     "Never": "policies",
+    "Planned": "policies",
     "Quantile": "policies",
     "Target": "targets",
     "current_attempt": "core.scope",

@@ -8,9 +8,12 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+
+import anyio.to_thread
 
 from agent_hedge.adapters.functions import is_stream, name_of, wrap_function
 from agent_hedge.core.classify import classify
@@ -46,7 +49,9 @@ from agent_hedge.gates import (
     Modes,
 )
 from agent_hedge.latency import LatencyBook
-from agent_hedge.policies import Fixed, Quantile
+from agent_hedge.planning.planner import Planner
+from agent_hedge.planning.price import Price
+from agent_hedge.policies import Fixed, Planned
 from agent_hedge.targets import Independent, Target, as_targets, places
 
 if TYPE_CHECKING:
@@ -80,7 +85,8 @@ class Hedger:
 
     Args:
         store: a database URL, or None: everything in memory.
-        policy: when the next attempt is due; the default learns (`Quantile()`), a node's own policy comes first.
+        policy: when the next attempt is due; the default learns, and plans runs that have a deadline (`Planned()`);
+            a node's own policy comes first.
         budget: the fleet's purses; the default spends at most 5 % of the logical requests on hedges.
         nodes: policies by node or key, e.g. ``{"summarise": Never()}``.
         mode: ``on``, ``shadow`` (decide and record, dispatch no hedge) or ``off``; the environment's
@@ -110,7 +116,7 @@ class Hedger:
         observers: Sequence[Observer] = (),
     ) -> None:
         _check_store(store)
-        self.policy = _checked_policy("policy", policy) if policy is not None else Quantile()
+        self.policy = _checked_policy("policy", policy) if policy is not None else Planned()
         self.nodes = {name: _checked_policy(f"nodes[{name!r}]", one) for name, one in (nodes or {}).items()}
         self.budget = _checked_budget(budget)
         self.modes = Modes(mode, share=share, holdout=holdout, fleet=fleet)
@@ -126,9 +132,23 @@ class Hedger:
         self._trio: Any = None
         self._nursery: Any = None
         self._looks: tuple[Gate, ...] = (DeadlineGate(), EffectGate(), ModeGate(self.modes))
+        self.planner = self._plan()
         self._takes: tuple[Gate, ...] = (self._health, self.budget, ControlGate(self.modes), Meter(self._fleet))
+        if self.planner is not None:
+            self._takes += (self.planner,)
         self._targets: dict[str, Target[Any]] = {}
         self._keys: dict[tuple[StepKey, str], None] = {}
+
+    def _plan(self) -> Planner | None:
+        """Return what plans runs with a deadline; None without numpy (extra ``plan``): then nothing is planned."""
+        if find_spec("numpy") is None or self.budget.share == 0:
+            return None
+        rest = LatencyBook()
+
+        def off_loop(job: Callable[[], None]) -> None:
+            self._background.start(lambda: anyio.to_thread.run_sync(job))
+
+        return Planner(self.book, rest, rest, Price(self.budget.share), off_loop)
 
     @classmethod
     def from_env(cls, **settings: Any) -> Self:
@@ -207,6 +227,7 @@ class Hedger:
             (Target(name[:NAME_LIMIT], copies=2),) if targets is None else as_targets(targets),
             effect=effect,
             policy=policy,
+            nodes=None if policy is None else {},  # the function is the node: its own policy comes first
             timeout=timeout,
             classifier=_widened(recover),
             commit_on_token=stream,
@@ -298,6 +319,7 @@ class Hedger:
         barred: Refused | None = None,
         extra_gates: Sequence[Gate] = (),
         context_of: Callable[[], StepContext | None] = step_scope.get,
+        nodes: Mapping[str, HedgePolicy] | None = None,
     ) -> Lane:
         for target in targets:
             self._targets.setdefault(target.name, target)
@@ -312,8 +334,9 @@ class Hedger:
             latency=self.book,
             fleet=self._fleet,
             gates=(*self._looks, *self._takes, *extra_gates),  # a limiter's turn cannot be given back: it is asked last
-            nodes=self.nodes,
+            nodes=self.nodes if nodes is None else nodes,
             context_of=context_of,
+            plans=self.planner,
             barred=barred,
             forced_policy=Fixed(0.0, attempts=2),
             forced_gates=self._looks,
@@ -333,6 +356,7 @@ class Hedger:
         deadline: float | None = None,
         extra_attempts: int | None = None,
         steps: int | None = None,
+        graph: str = "",
         tenant: str = "",
         principal: str = "",
         priority: str = "interactive",
@@ -343,6 +367,7 @@ class Hedger:
             key: names the run, for draws and reports.
             deadline: seconds from now, for all steps together; 0 is already past.
             extra_attempts: hedges of the whole run (default: a rail for the declared `steps`, else for 20).
+            steps: how many LLM steps the run will have in all; undeclared, it is learnt from ended runs of `graph`.
             priority: ``interactive``, or ``batch``, which never hedges.
 
         A run inside a run shares the outer one's purses and cannot outlive its deadline.
@@ -351,11 +376,12 @@ class Hedger:
         if priority not in ("interactive", "batch"):
             raise ConfigurationError(f"priority must be 'interactive' or 'batch', got {priority!r}")
         seconds = self.deadline if deadline is None else _checked_seconds("deadline", deadline)
+        declared = _checked_count("steps", steps)
         purse = _checked_count("extra_attempts", extra_attempts)
         if purse is None:
             purse = self.extra_attempts
         if purse is None:
-            purse = rail(_checked_count("steps", steps) or TYPICAL_STEPS, self.budget.share)
+            purse = rail(declared or TYPICAL_STEPS, self.budget.share)
         clock = _clock()
         run = Run(
             key,
@@ -366,8 +392,14 @@ class Hedger:
             principal=principal,
             priority=priority,
             parent=run_scope.get(),
+            declared_steps=declared,
+            graph=graph,
         )
-        return RunScope(run, self._loops, self._background)
+        return RunScope(run, self._loops, self._background, self._run_ended)
+
+    def _run_ended(self, run: Run) -> None:
+        if self.planner is not None:
+            self.planner.ended(run)
 
     # --- learning and looking -------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 from agent_hedge.core.events import Event, Reason
 from agent_hedge.core.step import Attempt, Effect, Ended, Failure, Place, Role, StepKey
@@ -65,6 +65,11 @@ class RaceView(Protocol):
     @property
     def in_flight(self) -> int: ...
     @property
+    def winner(self) -> int | None:
+        """The number of the attempt that has won, if one has."""
+        ...
+
+    @property
     def last_launch_at(self) -> float: ...
     @property
     def last_target(self) -> str:
@@ -93,6 +98,11 @@ class RaceView(Protocol):
     def run(self) -> RunView | None: ...
     @property
     def fleet(self) -> FleetView: ...
+    @property
+    def plans(self) -> PlanView | None:
+        """The plans of runs with a deadline; None where none are made."""
+        ...
+
     @property
     def barred(self) -> Refused | None:
         """Why the unit must not be duplicated, or None (R9); filled by who knows the tools behind the step."""
@@ -205,11 +215,18 @@ class LoadView(Protocol):
         ...
 
 
-class PlanTable(Protocol):
-    """The planned delay d*(k, s) for k steps left and s seconds of slack."""
+class Planned(NamedTuple):
+    """A planned delay in seconds (infinity: never); `estimated` when the number of steps left is not declared."""
 
-    def delay(self, steps_left: int, slack: float) -> float | None:
-        """Return the delay in seconds for `steps_left` steps and `slack` seconds to the deadline; None: never."""
+    delay: float
+    estimated: bool
+
+
+class PlanView(Protocol):
+    """The planned delay of a step from the steps and the slack that its run has left."""
+
+    def delay(self, view: RaceView) -> Planned | None:
+        """Return the delay for the step in `view`, or None where no plan can be made (yet)."""
         ...
 
 
@@ -226,12 +243,35 @@ class RunView(Protocol):
     def priority(self) -> str: ...
     @property
     def tenant(self) -> str: ...
+    @property
+    def steps(self) -> int:
+        """Steps begun so far, the current one included."""
+        ...
+
+    @property
+    def declared_steps(self) -> int | None:
+        """The steps the run will have in all, where declared."""
+        ...
+
+    @property
+    def graph(self) -> str:
+        """What kind of run it is: runs of one graph share a distribution of lengths."""
+        ...
+
     def take(self, role: Role, now: float) -> Reason | None:
         """Take one extra dispatch from the purse of its role; return the reason when it is empty."""
         ...
 
     def give_back(self, role: Role) -> None:
         """Return a dispatch that a later gate refused."""
+        ...
+
+    def begin(self, step: object, now: float) -> float | None:
+        """Hear that a step's primary starts; return the seconds since the last first token of a sequential run."""
+        ...
+
+    def spoke(self, step: object, at: float | None) -> None:
+        """Hear that the step's first token has come, or (None) that it never will."""
         ...
 
 

@@ -41,7 +41,17 @@ from agent_hedge.core.events import (
     TriggerArmed,
     TriggerLate,
 )
-from agent_hedge.core.ports import Chooser, FleetView, Gate, HedgePolicy, LatencyBook, Permit, Refused, RunView
+from agent_hedge.core.ports import (
+    Chooser,
+    FleetView,
+    Gate,
+    HedgePolicy,
+    LatencyBook,
+    Permit,
+    PlanView,
+    Refused,
+    RunView,
+)
 from agent_hedge.core.step import (
     Attempt,
     Effect,
@@ -173,8 +183,8 @@ class Race:
         "_claimed", "_commands", "_due", "_elected", "_legs", "_lock", "_observed", "_rearms", "_recover_at",
         "_settled", "_spoken", "_step_id", "_unfinished", "barred", "candidates", "chooser", "commit_on_token",
         "deadline", "effect", "effect_key", "excluded", "fleet", "gates", "hedges", "in_flight", "key",
-        "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "policy", "run", "stalled",
-        "started_at", "state", "wake_at", "winner",
+        "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "plans", "policy", "run",
+        "stalled", "started_at", "state", "wake_at", "winner",
     )  # fmt: skip
 
     def __init__(
@@ -188,6 +198,7 @@ class Race:
         fleet: FleetView,
         gates: Sequence[Gate] = (),
         run: RunView | None = None,
+        plans: PlanView | None = None,
         effect: Effect = Effect.UNKNOWN,
         effect_key: str | None = None,
         barred: Refused | None = None,
@@ -205,6 +216,7 @@ class Race:
         self.fleet = fleet
         self.gates = gates
         self.run = run
+        self.plans = plans
         self.effect = effect
         self.effect_key = effect_key
         self.barred = barred

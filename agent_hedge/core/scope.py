@@ -50,8 +50,12 @@ class Run:
         principal: str = "",
         priority: str = "interactive",
         parent: Run | None = None,
+        declared_steps: int | None = None,
+        graph: str = "",
     ) -> None:
         self.key = key
+        self.declared_steps = declared_steps
+        self.graph = graph
         self.generation = generation
         self.clock = clock
         self.deadline: float = min(deadline, parent.deadline) if parent else deadline
@@ -64,6 +68,8 @@ class Run:
         self.steps = 0
         self.extra_attempts_used = 0
         self.recoveries_used = 0
+        self._waiting: set[int] = set()
+        self._spoke_at: float | None = None
         self._lock = threading.Lock()
 
     @property
@@ -77,6 +83,24 @@ class Run:
             self.steps += 1
         if self.parent:
             self.parent.begin_step()
+
+    def begin(self, step: object, now: float) -> float | None:
+        """Hear that a step's primary starts; return the seconds since the last first token.
+
+        That is the decode and tool time of the step before, where steps follow each other; None where another step
+        is still waiting for its first token (parallel branches), or before the first.
+        """
+        with self._lock:
+            alone, spoke_at = not self._waiting, self._spoke_at
+            self._waiting.add(id(step))
+        return now - spoke_at if alone and spoke_at is not None else None
+
+    def spoke(self, step: object, at: float | None) -> None:
+        """Hear that the step's first token has come, or (None) that it never will."""
+        with self._lock:
+            self._waiting.discard(id(step))
+            if at is not None:
+                self._spoke_at = at
 
     def take(self, role: Role, now: float) -> Reason | None:
         """Take one extra dispatch from the purse of its role; return `RUN_BUDGET` when that purse is empty."""

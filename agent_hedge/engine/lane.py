@@ -11,7 +11,16 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from agent_hedge.core.classify import classify
-from agent_hedge.core.ports import Chooser, Classifier, FleetView, Gate, HedgePolicy, LatencyBook, Refused
+from agent_hedge.core.ports import (
+    Chooser,
+    Classifier,
+    FleetView,
+    Gate,
+    HedgePolicy,
+    LatencyBook,
+    PlanView,
+    Refused,
+)
 from agent_hedge.core.race import Race
 from agent_hedge.core.scope import Run, StepContext, forced, run_scope, step_scope
 from agent_hedge.core.step import Effect, Place, StepKey, instant
@@ -46,6 +55,7 @@ class Lane:
         commit_on_token: bool = False,
         nodes: Mapping[str, HedgePolicy] = MappingProxyType({}),
         context_of: Callable[[], StepContext | None] = step_scope.get,
+        plans: PlanView | None = None,
     ) -> None:
         self.key = key
         self.loops = loops
@@ -65,6 +75,7 @@ class Lane:
         self.commit_on_token = commit_on_token
         self.nodes = nodes
         self.context_of = context_of
+        self.plans = plans
 
     def run(
         self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None
@@ -113,6 +124,7 @@ class Lane:
             fleet=self.fleet,
             gates=self.forced_gates if is_forced else self.gates,
             run=run,
+            plans=self.plans,
             effect=effect,
             barred=self.barred if context is None or context.verdict is None else context.verdict,
             deadline=self._deadline(run, now_of) if after is None else after.deadline,

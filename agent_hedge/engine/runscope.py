@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Token
 from types import TracebackType
@@ -17,8 +18,9 @@ from agent_hedge.errors import HedgeError
 class RunScope:
     """What `Hedger.run` returns: ``with`` or ``async with`` it, once. Entering gives the `Run`."""
 
-    def __init__(self, run: Run, loops: Loops, portal: Portal) -> None:
+    def __init__(self, run: Run, loops: Loops, portal: Portal, ended: Callable[[Run], None]) -> None:
         self._run = run
+        self._ended = ended
         self._loops = loops
         self._portal = portal
         self._token: Token[Run | None] | None = None
@@ -32,7 +34,7 @@ class RunScope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
+        self._leave(error)
         if self._loops.owe(self._run):
             self._join_sync_steps()
 
@@ -42,13 +44,15 @@ class RunScope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
+        self._leave(error)
         await self._loops.current().reaper.join(self._run)
         if self._loops.owe(self._run):
             await anyio.to_thread.run_sync(self._join_sync_steps)
 
-    def _leave(self) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         assert self._token is not None
+        if error is None:
+            self._ended(self._run)
         with suppress(ValueError):  # left in another context than it was entered in: there is nothing to reset here
             run_scope.reset(self._token)
 

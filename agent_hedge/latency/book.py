@@ -119,6 +119,11 @@ class LatencyBook:
             reading = self._read((target, key, False), now, long=True)
         return _at(reading, q)
 
+    def long_curve(self, key: StepKey, target: str, now: float) -> Curve | None:
+        """Return the whole distribution of the last 24 hours, or None below 200 samples at every level."""
+        reading = self._read((target, key, False), now, long=True)
+        return None if reading is None else reading.curve
+
     def threshold(
         self, key: StepKey, target: str, q: float, now: float, *, long: bool = False, cold: bool = False
     ) -> Threshold | None:

@@ -46,6 +46,11 @@ class Curve:
     samples: int
     completed: int
 
+    @property
+    def values(self) -> array[float]:
+        """The bins' values in seconds, one for each of `reached`."""
+        return VALUES[self.low : self.low + len(self.reached)]
+
     def seconds(self, q: float) -> float:
         """Return the q-quantile in seconds, or the longest wait seen where the curve does not reach it."""
         index = bisect_left(self.reached, q - _TOLERANCE)

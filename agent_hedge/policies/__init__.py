@@ -2,6 +2,7 @@
 
 from agent_hedge.policies.fixed import Fixed
 from agent_hedge.policies.never import Never
+from agent_hedge.policies.planned import Planned
 from agent_hedge.policies.quantile import Quantile
 
-__all__ = ["Fixed", "Never", "Quantile"]
+__all__ = ["Fixed", "Never", "Planned", "Quantile"]
