@@ -1,0 +1,202 @@
+"""Keeps the plans of runs: builds tables off the run loop, looks delays up in O(1), drives the price.
+
+It is a gate too, because a gate hears of every attempt: it measures what a step takes beside its first token (decode
+and tools), counts the hedges of each step for the price, and refuses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from agent_hedge.core.ports import LatencyBook, Permit, Planned, RaceView, Refused, RunView
+from agent_hedge.core.race import PASS
+from agent_hedge.core.step import Attempt, Ended, Role, StepKey
+from agent_hedge.planning.price import Price
+from agent_hedge.planning.steps import Lengths
+
+if TYPE_CHECKING:
+    from agent_hedge.planning.table import Table
+
+NEEDED = 2_000
+"""Latencies without which no table is built: from 500 samples the worst table loses to a static trigger."""
+FRESH_S = 30.0
+"""How long a table is used before it is built again: a slice of the latency window."""
+LONGEST = 60
+"""Rows of a table of known length; runs with more steps left read its last row."""
+_PRIMARY = Role.PRIMARY
+
+
+class Steps(Protocol):
+    """A distribution of seconds as a step function (a Kaplan-Meier curve of the latency book)."""
+
+    @property
+    def values(self) -> Sequence[float]: ...
+    @property
+    def reached(self) -> Sequence[float]: ...
+    @property
+    def samples(self) -> int: ...
+
+
+class Curves(Protocol):
+    """Where distributions come from."""
+
+    def long_curve(self, key: StepKey, target: str, now: float) -> Steps | None: ...
+
+
+class _Key(NamedTuple):
+    step: StepKey
+    target: str
+    graph: str | None
+    """None where the number of steps is declared: then one table serves every length."""
+
+
+class _Plan:
+    """A table and when it was built."""
+
+    __slots__ = ("building", "built_at", "table")
+
+    def __init__(self) -> None:
+        self.table: Table | None = None
+        self.built_at = -math.inf
+        self.building = False
+
+
+class Planner:
+    """Implements the `PlanView` and `Gate` ports.
+
+    `first_tokens` and `rest` give and take distributions of seconds; `off_loop` runs a job in the background.
+    """
+
+    def __init__(
+        self,
+        first_tokens: Curves,
+        rest: LatencyBook,
+        rest_curves: Curves,
+        price: Price,
+        off_loop: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.price = price
+        self._first_tokens = first_tokens
+        self._rest = rest
+        self._rest_curves = rest_curves
+        self._off_loop = off_loop
+        self._plans: dict[_Key, _Plan] = {}
+        self._lengths: dict[str, Lengths] = {}
+        self._lock = threading.Lock()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def delay(self, view: RaceView) -> Planned | None:
+        """Return the planned delay of the step in `view`; None where no plan can be made, or the run is late."""
+        run = view.run
+        slack = view.deadline - view.started_at
+        if run is None or slack <= 0:
+            return None
+        declared = run.declared_steps
+        if declared is None and not self._known(run.graph):
+            return None
+        plan = self._plan(_Key(view.key, view.last_target, run.graph if declared is None else None), view.now)
+        if plan.table is None:
+            return None
+        row = max(declared - run.steps, 0) if declared is not None else run.steps - 1
+        delay = plan.table.delay(row, slack, self.price.value)
+        return Planned(delay, declared is None)
+
+    def ended(self, run: RunView) -> None:
+        """Hear of a run that has come to its end: its length is learnt."""
+        with self._lock:
+            self._lengths.setdefault(run.graph, Lengths()).add(run.steps)
+
+    def _known(self, graph: str) -> bool:
+        lengths = self._lengths.get(graph)
+        return lengths is not None and lengths.known
+
+    def _plan(self, key: _Key, now: float) -> _Plan:
+        plan = self._plans.get(key)
+        if plan is None:
+            with self._lock:
+                plan = self._plans.setdefault(key, _Plan())
+        if now - plan.built_at >= FRESH_S and not plan.building:
+            plan.building = True
+            self._off_loop(lambda: self._build(key, plan, now))
+        return plan
+
+    def _build(self, key: _Key, plan: _Plan, now: float) -> None:
+        try:
+            table = self._table(key, now)
+            if table is not None:
+                plan.table = table
+            plan.built_at = now
+        finally:
+            plan.building = False
+
+    def _table(self, key: _Key, now: float) -> Table | None:
+        from agent_hedge.planning.distribution import Distribution
+        from agent_hedge.planning.table import build
+
+        curve = self._first_tokens.long_curve(key.step, key.target, now)
+        if curve is None or curve.samples < NEEDED:
+            return None
+        rest = self._rest_curves.long_curve(key.step, "", now)
+        hazards, steps = None, LONGEST
+        if key.graph is not None:
+            with self._lock:
+                hazards = self._lengths[key.graph].hazards()
+            steps = len(hazards)
+        return build(
+            Distribution.of_curve(curve.values, curve.reached),
+            None if rest is None else Distribution.of_curve(rest.values, rest.reached),
+            steps=steps,
+            hazards=hazards,
+            price=self.price.value,
+        )
+
+    # --- hearing --------------------------------------------------------------------------------------------------
+
+    def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
+        """Always a yes; the permit of a primary hears when the step has spoken and how many hedges it took."""
+        run = view.run
+        if run is None:
+            return PASS
+        if attempt.role is not _PRIMARY:
+            return _Speaks(run, view)
+        between = run.begin(view, view.now)
+        if between is not None and between > 0:
+            self._rest.record(view.key, "", between, view.now)
+        return _Primary(run, view, self.price)
+
+
+class _Speaks:
+    """The permit of an attempt: it tells the run when its step has spoken, or never will."""
+
+    __slots__ = ("_run", "_view")
+
+    def __init__(self, run: RunView, view: RaceView) -> None:
+        self._run = run
+        self._view = view
+
+    def committed(self, *, at: float) -> None:
+        self._run.spoke(self._view, at)
+
+    def settle(self, end: Ended, *, at: float) -> None:
+        if self._view.winner is None and self._view.in_flight == 0:
+            self._run.spoke(self._view, None)
+
+
+class _Primary(_Speaks):
+    """The permit of a primary: its end is when the hedges of its step are counted for the price."""
+
+    __slots__ = ("_price",)
+
+    def __init__(self, run: RunView, view: RaceView, price: Price) -> None:
+        super().__init__(run, view)
+        self._price = price
+
+    def settle(self, end: Ended, *, at: float) -> None:
+        super().settle(end, at=at)
+        view = self._view
+        if end.launched and view.effect.repeatable and view.barred is None and len(view.candidates) > 1:
+            self._price.observe(view.hedges)
