@@ -17,6 +17,9 @@ from agent_hedge.testing.clock import run_virtual
 
 T = TypeVar("T")
 
+gc.collect()
+gc.freeze()  # what the libraries hold is not looked through again at the end of every test
+
 AMPLE = {"share": 1.0, "floor": 10_000, "burst": 10_000}
 
 
