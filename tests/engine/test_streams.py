@@ -212,6 +212,27 @@ def test_r12_the_deadline_ends_a_stream_before_and_after_the_commit(deadline: fl
     run_clean(main)
 
 
+def test_r12_a_winner_that_ignores_its_cancel_does_not_hold_its_caller_beyond_the_deadline() -> None:
+    async def stubborn() -> AsyncIterator[str]:
+        yield "one"
+        while now() < 9.0:
+            try:
+                await asyncio.sleep(9.0 - now())
+            except asyncio.CancelledError:
+                continue
+
+    async def main() -> None:
+        log = Log()
+        call = hedger().wrap(stubborn, key="step", effect=Effect.READ_ONLY, timeout=2.0)
+        with pytest.raises(DeadlineExceeded):
+            await read_into(log, call())
+        assert log == [("one", 0.0)]
+        assert now() == 2.0
+        await asyncio.sleep(9)
+
+    run_clean(main)
+
+
 def test_back_pressure_reaches_the_winner_and_ends_with_it() -> None:
     script = Script([str(n) for n in range(3 * WINDOW)])
 
