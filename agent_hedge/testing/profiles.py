@@ -142,12 +142,21 @@ class Recorded:
     @classmethod
     def from_csv(cls, path: str | Path) -> Recorded:
         """Read the column ``ttft_ms`` or ``ttft_s`` of a CSV file; rows where it is empty are skipped."""
-        source = Path(path)
-        try:
-            with source.open(newline="", encoding="utf-8") as lines:
-                return cls(tuple(_column(csv.DictReader(lines), source)))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise ConfigurationError(f"cannot read the replay file {source}: {error}") from error
+        return cls(tuple(seconds for seconds, _ in recorded_rows(path)))
+
+
+def recorded_rows(path: str | Path) -> list[tuple[float, dict[str, str]]]:
+    """Return the first-token times of a CSV file in seconds, each with its row; see `Recorded.from_csv`.
+
+    Raises:
+        ConfigurationError: the file cannot be read, has not the column, or holds what is no time.
+    """
+    source = Path(path)
+    try:
+        with source.open(newline="", encoding="utf-8-sig") as lines:
+            return _rows(csv.DictReader(lines), source)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigurationError(f"cannot read the replay file {source}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +227,14 @@ def _numbers(text: str, words: str, counts: range) -> list[float]:
     return numbers
 
 
-def _column(rows: csv.DictReader[str], source: Path) -> list[float]:
+def _rows(rows: csv.DictReader[str], source: Path) -> list[tuple[float, dict[str, str]]]:
     columns = [name for name in rows.fieldnames or () if name is not None]
     name = next((name for name in ("ttft_ms", "ttft_s") if name in columns), None)
     if name is None:
         found = ", ".join(columns) or "none"
         raise ConfigurationError(f"{source} has no column ttft_ms or ttft_s; columns found: {found}")
     scale = 1e-3 if name == "ttft_ms" else 1.0
-    values: list[float] = []
+    found_rows: list[tuple[float, dict[str, str]]] = []
     for row in rows:
         if not (text := (row[name] or "").strip()):
             continue
@@ -235,7 +244,7 @@ def _column(rows: csv.DictReader[str], source: Path) -> list[float]:
             value = math.nan
         if not 0 <= value < math.inf:
             raise ConfigurationError(f"{source}, line {rows.line_num}: {name} is {text!r}, not a time")
-        values.append(value)
-    if not values:
+        found_rows.append((value, row))
+    if not found_rows:
         raise ConfigurationError(f"{source} has no value in its column {name}")
-    return values
+    return found_rows
