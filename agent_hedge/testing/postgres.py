@@ -25,13 +25,17 @@ _START_S = 60.0
 
 
 class PostgresServer:
-    """One server. `root` is an empty directory of its own; `settings` are ``postgresql.conf`` parameters."""
+    """One server. `root` is an empty directory of its own; `settings` are ``postgresql.conf`` parameters.
 
-    def __init__(self, root: Path, *, settings: dict[str, str] | None = None) -> None:
+    `programs` is the folder of another release's programs (``/usr/lib/postgresql/15/bin``).
+    """
+
+    def __init__(self, root: Path, *, settings: dict[str, str] | None = None, programs: Path | None = None) -> None:
         self.root = root
         self.data = root / "data"
         self.port = free_port()
         self._settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", **(settings or {})}
+        self._programs = programs or binaries()
         self._process: subprocess.Popen[bytes] | None = None
         self._user = unprivileged_user() if os.geteuid() == 0 else None
 
@@ -48,7 +52,7 @@ class PostgresServer:
         options = [f"-c{name}={value}" for name, value in self._settings.items()]
         with (self.root / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(binaries() / "postgres"), "-D", str(self.data), "-p", str(self.port), *options],
+                [str(self._programs / "postgres"), "-D", str(self.data), "-p", str(self.port), *options],
                 env=_ENVIRONMENT,
                 cwd="/",
                 stdout=log,
@@ -91,7 +95,7 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(binaries() / program), *arguments],
+            [str(self._programs / program), *arguments],
             env=_ENVIRONMENT,
             cwd="/",
             capture_output=True,
@@ -104,10 +108,12 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(*, settings: dict[str, str] | None = None) -> Iterator[PostgresServer]:
+def postgres_server(
+    *, settings: dict[str, str] | None = None, programs: Path | None = None
+) -> Iterator[PostgresServer]:
     """Run a server in a temporary directory."""
     root = Path(tempfile.mkdtemp(prefix="agent-hedge-pg-"))
-    server = PostgresServer(root, settings=settings)
+    server = PostgresServer(root, settings=settings, programs=programs)
     try:
         yield server.start()
     finally:
@@ -126,6 +132,12 @@ def free_port() -> int:
 def unprivileged_user() -> pwd.struct_passwd:
     """Return the user a server runs as when the tests run as root."""
     return pwd.getpwnam("nobody")
+
+
+def system_releases() -> dict[str, Path]:
+    """Return the programs of the PostgreSQL releases this machine has installed, by major version."""
+    found = Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    return {program.parent.parent.name: program.parent for program in sorted(found)}
 
 
 def installed() -> Path | None:

@@ -25,7 +25,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    with postgres_server(settings={"max_connections": "200"}) as server:
+    with postgres_server(settings={"max_connections": "200", "fsync": "off"}) as server:
         migrate.upgrade(server.url())
         yield server
 
