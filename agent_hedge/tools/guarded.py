@@ -1,0 +1,166 @@
+"""Runs one guarded call for its caller, in the caller's own thread, task and context.
+
+Only the ledger's words cross to the loop that owns the store. A claim that nobody uses any more, because its caller
+was cancelled meanwhile, is withdrawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from agent_hedge.core.ports import Portal
+from agent_hedge.errors import EffectInDoubt
+from agent_hedge.tools.crossing import cross, start
+from agent_hedge.tools.ledger import Answer, Call, Ledger, Permit, Replay
+
+T = TypeVar("T")
+
+Ask = Callable[[EffectInDoubt], Answer | None]
+"""Asks a person about a call in doubt (it may raise, to come back with the answer); None: there is nobody to ask."""
+
+NOTHING: Mapping[str, Any] = {}
+
+
+def nobody(_: EffectInDoubt) -> None:
+    """Ask nobody: the call stays in doubt."""
+
+
+class Guarded:
+    """A ledger and the way to it. Without a portal the ledger lives on the caller's own loop (async callers only)."""
+
+    def __init__(self, ledger: Ledger, portal: Portal | None) -> None:
+        self.ledger = ledger
+        self._portal = portal
+
+    def run(
+        self, call: Call, body: Callable[[str], T], *, arguments: Mapping[str, Any] = NOTHING, ask: Ask = nobody
+    ) -> T | Replay:
+        """Run `body(effect key)` in this thread, once. Return its result, or the `Replay` of an earlier execution.
+
+        Raises what `Ledger.admit` raises, and `EffectInDoubt` from an error of the tool that leaves it in doubt.
+        """
+        portal = self._portal
+        assert portal is not None, "a sync call needs a background loop"
+        ledger = self.ledger
+        while True:
+            try:
+                permit = portal.call(lambda: ledger.admit(call))
+                break
+            except EffectInDoubt as doubt:
+                if _abandoned(doubt):
+                    return Replay(None, kept=False, abandoned=True)
+                answer: Answer | None = "happened" if _happened(_verdict(call, doubt, arguments)) else ask(doubt)
+                if answer is None:
+                    raise
+            portal.call(functools.partial(ledger.answer, call.key, answer))
+        if isinstance(permit, Replay):
+            return permit
+        ledger.sent(permit)
+        try:
+            value = body(permit.key)
+        except BaseException as error:
+            failure = error
+            portal.call(lambda: ledger.failed(permit, failure))
+            _raise_doubt(permit, error)
+            raise
+        portal.call(lambda: ledger.done(permit, value))
+        return value
+
+    async def arun(
+        self,
+        call: Call,
+        body: Callable[[str], Awaitable[T]],
+        *,
+        arguments: Mapping[str, Any] = NOTHING,
+        ask: Ask = nobody,
+    ) -> T | Replay:
+        """Like `run`, for a coroutine function."""
+        portal, ledger = self._portal, self.ledger
+        while True:
+            try:
+                permit = await cross(portal, lambda: ledger.admit(call), undo=ledger.withdraw)
+                break
+            except EffectInDoubt as doubt:
+                if _abandoned(doubt):
+                    return Replay(None, kept=False, abandoned=True)
+                verdict = _verdict(call, doubt, arguments)
+                if inspect.isawaitable(verdict):
+                    verdict = await verdict
+                answer: Answer | None = "happened" if _happened(verdict) else ask(doubt)
+                if answer is None:
+                    raise
+            await cross(portal, functools.partial(ledger.answer, call.key, answer))
+        if isinstance(permit, Replay):
+            return permit
+        ledger.sent(permit)
+        try:
+            value = await body(permit.key)
+        except asyncio.CancelledError as error:
+            failure: BaseException = error
+            start(portal, lambda: ledger.failed(permit, failure))  # who was told to stop does not wait for a store
+            raise
+        except BaseException as error:
+            failure = error
+            await cross(portal, lambda: ledger.failed(permit, failure))
+            _raise_doubt(permit, error)
+            raise
+        await cross(portal, lambda: ledger.done(permit, value))
+        return value
+
+
+def _abandoned(doubt: EffectInDoubt) -> bool:
+    return bool(getattr(doubt, "abandoned", False))
+
+
+def _verdict(call: Call, doubt: EffectInDoubt, arguments: Mapping[str, Any]) -> object:
+    """Ask the tool's verifier, which may only say that it happened; without one: None."""
+    verify, claim = call.spec.verify, getattr(doubt, "claim", None)
+    if verify is None or claim is None:
+        return None
+    try:
+        wanted = inspect.signature(verify).parameters
+    except (TypeError, ValueError):
+        return verify(claim)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in wanted.values()):
+        return verify(claim, **arguments)
+    named = list(wanted)[1:]
+    return verify(claim, **{name: arguments[name] for name in named if name in arguments})
+
+
+def _happened(verdict: object) -> bool:
+    """Only a plain yes counts (an awaitable that a sync caller cannot await is none)."""
+    if inspect.iscoroutine(verdict):
+        verdict.close()
+    return verdict is True
+
+
+def _raise_doubt(permit: Permit, error: BaseException) -> None:
+    """Raise `EffectInDoubt` for an error of the tool after which nobody knows whether it happened.
+
+    What is no `Exception` (an exit, an interrupt), and control flow of a framework, goes its own way: the claim is in
+    doubt all the same.
+    """
+    call = permit.call
+    own_way = not isinstance(error, Exception) or is_control_flow(error)
+    if own_way or not call.single or isinstance(error, call.spec.not_started):
+        return
+    raise EffectInDoubt(
+        f"Whether {call.tool} has happened is not known: it raised {type(error).__name__}. "
+        f"Settle it with: agent-hedge ledger resolve {call.key}",
+        key=call.key,
+        tool=call.tool,
+        owner="",
+        age=0.0,
+        reason=f"the tool raised {type(error).__name__}",
+        abandoned=False,
+        claim=None,
+    ) from error
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Whether an error is a framework's way to pause or route (LangGraph's `GraphBubbleUp`), known by its ancestry."""
+    return any(base.__name__ == "GraphBubbleUp" for base in type(error).__mro__)

@@ -1,0 +1,540 @@
+"""The ledger (R11): claim -> dispatch -> settle, at most one execution of a side effect per key.
+
+    (none) ── claim ──► running ── settle ──► done
+                          │  ├─ proof that nothing happened ──► failed ── claim again ──► running
+                          │  └─ an error, a cancel ──► in doubt ◄── the owner is dead
+                          └── (the owner, late) ─────────────────► done
+
+1. No claim, no dispatch. The row is durable before the tool starts.
+2. A live duplicate waits and gets the result of the call that runs.
+3. A `ONCE` call in doubt is never run again by itself. `IDEMPOTENT` and `KEYED` ones are, with the same key, while it
+   is younger than the other side's memory of it.
+4. The same key with other arguments, or for another principal, is refused.
+5. A claim is made first and then compared with its neighbours (`torn`): of two that meet, each sees the other.
+6. A claim that was made and not dispatched is withdrawn; where that fails, this process remembers that it sent nothing.
+
+Everything here runs on one loop, the one that owns the store; `guarded` brings callers of any thread or loop to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import secrets
+import socket
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agent_hedge.core.ports import Claim, ClaimState, ClaimStore, Codec
+from agent_hedge.core.step import Effect
+from agent_hedge.errors import (
+    ConfigurationError,
+    EffectBarred,
+    EffectInDoubt,
+    EffectStillRunning,
+    StoreUnavailable,
+)
+from agent_hedge.tools.effect import EffectSpec
+from agent_hedge.tools.keys import effect_key, fingerprint
+from agent_hedge.tools.results import JsonCodec, NotKept
+from agent_hedge.tools.site import Frame, Site
+from agent_hedge.tools.torn import ABANDONED, examine, merged
+
+logger = logging.getLogger("agent_hedge.ledger")
+
+Answer = Literal["happened", "did_not_happen", "abandon"]
+ANSWERS: tuple[Answer, ...] = ("happened", "did_not_happen", "abandon")
+
+LEASE_S = 10.0
+"""How long a silent owner counts as alive. Renewed at a third of it: two renewals may be lost."""
+RETENTION_S = 86_400.0
+"""How long the other side is trusted to remember a key where nothing is declared (Stripe: at least 24 h)."""
+POLL_S = (0.02, 1.0)
+"""First and longest pause between looks at a row that another process runs."""
+TRACES = 10_000
+"""Claims of this process whose place in the run is remembered; older ones count as another process's."""
+HAPPENED = "a person: it happened"
+DID_NOT_HAPPEN = "a person: it did not happen"
+
+_SINGLE = frozenset({Effect.ONCE, Effect.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a guarded tool: what is run, what names it, where it stands."""
+
+    tool: str
+    effect: Effect
+    spec: EffectSpec
+    key: str
+    declared: bool
+    """The key comes from the arguments (``key=``) and decides alone."""
+    args_fingerprint: str
+    run_key: str
+    site: Site
+
+    @property
+    def single(self) -> bool:
+        """Whether a second execution is never started by itself."""
+        return self.effect in _SINGLE and not self.spec.at_least_once
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The right to dispatch once. `key` is what a `KEYED` tool is given."""
+
+    call: Call
+    attempt_id: str
+    executions: int
+
+    @property
+    def key(self) -> str:
+        return self.call.key
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """It has been done before, and is not done again. `kept` is False where no result was stored.
+
+    `abandoned`: a person has given it up; whether it happened is not known.
+    """
+
+    value: object
+    kept: bool = True
+    abandoned: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Live:
+    """An execution of this process, from before its claim until its row is settled."""
+
+    call: Call
+    order: int
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    result: Replay | None = None
+
+
+class Ledger:
+    """Guards side effects with a `ClaimStore`. `lease`, `poll` in seconds; `keep_results=False` stores none."""
+
+    def __init__(
+        self,
+        claims: ClaimStore,
+        *,
+        codec: Codec | None = None,
+        keep_results: bool = True,
+        lease: float = LEASE_S,
+        poll: tuple[float, float] = POLL_S,
+    ) -> None:
+        if not lease > 0:
+            raise ConfigurationError("the lease of a claim must be positive")
+        self._claims = claims
+        self._codec = codec or JsonCodec()
+        self._keep_results = keep_results
+        self._lease = lease
+        self._poll = poll
+        self._counts: Counter[str] = Counter()
+        self._born_again()
+
+    def _born_again(self) -> None:
+        """Become another incarnation: at the start, and in the child of a fork."""
+        self._pid = os.getpid()
+        self.incarnation = f"{socket.gethostname()[:64]}/{self._pid}/{secrets.token_hex(8)}"
+        self._order = itertools.count()
+        self._live: dict[str, _Live] = {}
+        self._unsent: dict[str, str] = {}
+        self._traces: OrderedDict[str, tuple[Frame, ...]] = OrderedDict()
+        self._running: dict[str, str] = {}
+        self._renewer: asyncio.Task[None] | None = None
+        self._late: set[asyncio.Task[None]] = set()
+
+    def counts(self) -> dict[str, int]:
+        """Return what has happened to calls in this process: run, replayed, joined, in doubt, barred, withdrawn."""
+        return dict(self._counts)
+
+    # --- naming a call --------------------------------------------------------------------------------------------
+
+    def call(
+        self, tool: str, spec: EffectSpec, arguments: Mapping[str, Any], site: Site, *, effect: Effect | None = None
+    ) -> Call:
+        """Name a call of `tool` with these arguments. `effect`: what counts for it, where the registry knows more.
+
+        Raises `EffectBarred` when it cannot be named.
+        """
+        run_key = site.run_key or site.thread or self._implicit_run(site)
+        declared = spec.key_of(arguments)
+        if declared is not None:
+            key = effect_key("declared", spec.scope, self._scope(spec, site, run_key), tool, declared)
+        elif site.call_id:
+            key = effect_key("call", run_key, site.generation, site.places, tool, site.call_id)
+        else:  # nothing names it from outside: it is one of its own
+            key = effect_key("unnamed", secrets.token_hex(16))
+        return Call(
+            tool=tool,
+            effect=effect or spec.effect_for(arguments),
+            spec=spec,
+            key=key,
+            declared=declared is not None,
+            args_fingerprint=fingerprint(tool, arguments),
+            run_key=run_key,
+            site=site,
+        )
+
+    def _implicit_run(self, site: Site) -> str:
+        return f"{self.incarnation}/{site.frames[0].execution}" if site.frames else self.incarnation
+
+    @staticmethod
+    def _scope(spec: EffectSpec, site: Site, run_key: str) -> str:
+        if spec.scope == "run":
+            return run_key
+        if spec.scope == "global":
+            return ""
+        if not site.tenant:
+            raise EffectBarred("scope='tenant' needs a tenant (hedger.run(tenant=...)); nothing was dispatched.")
+        return site.tenant
+
+    # --- claiming -------------------------------------------------------------------------------------------------
+
+    async def admit(self, call: Call) -> Permit | Replay:
+        """Claim a call. Return the right to dispatch it, or the result of the execution that there was.
+
+        Raises `EffectInDoubt`, `EffectStillRunning`, `EffectBarred`, `StoreUnavailable`; then nothing was dispatched.
+        """
+        if self._pid != os.getpid():
+            self._born_again()
+        until = asyncio.get_running_loop().time() + call.site.remaining
+        while (running := self._live.get(call.key)) is not None:
+            self._compare(call, running.call.args_fingerprint, running.call.site.principal)
+            if not running.ended.is_set() and not await _within(running.ended, until):
+                raise self._still_running(call, self.incarnation, 0.0)
+            if running.result is not None:
+                self._counts["joined"] += 1
+                return running.result
+        live = self._live[call.key] = _Live(call, next(self._order))
+        try:
+            decided = await self._decide(call, live, until)
+        except BaseException as error:
+            self._end(live)
+            if isinstance(error, EffectInDoubt | EffectBarred):
+                self._counts["in_doubt" if isinstance(error, EffectInDoubt) else "barred"] += 1
+            raise
+        if isinstance(decided, Replay):
+            self._counts["replayed"] += 1
+            self._end(live)
+        return decided
+
+    async def _decide(self, call: Call, live: _Live, until: float) -> Permit | Replay:
+        attempt_id = self._unsent.get(call.key) or secrets.token_hex(16)
+        claim = self._claim_of(call, attempt_id)
+        self._unsent[call.key] = attempt_id  # until it is dispatched; the reply to a claim can be lost
+        while len(self._unsent) > TRACES:  # an old one that is forgotten is in doubt
+            del self._unsent[next(iter(self._unsent))]
+        row = await self._claims.claim(claim, lease=self._lease)
+        pause = self._poll[0]
+        while True:
+            if row.attempt_id == attempt_id and row.state is ClaimState.RUNNING:
+                return await self._mine(call, live, row)
+            self._compare(call, row.args_fingerprint, row.principal)
+            if row.attempt_id == self._unsent.get(call.key) and row.state in (ClaimState.RUNNING, ClaimState.IN_DOUBT):
+                await self._claims.settle(row.effect_key, row.attempt_id, ClaimState.FAILED)
+                attempt_id = secrets.token_hex(16)
+                claim, row = self._claim_of(call, attempt_id), await self._again(row)
+            elif row.state is ClaimState.DONE:
+                return self._replay(row)
+            elif row.state is ClaimState.FAILED or self._may_run_again(call, row):
+                self._unsent[call.key] = attempt_id
+                previous = row.attempt_id
+                row = await self._claims.take_over(claim, previous_attempt=previous, lease=self._lease)
+            elif row.state is ClaimState.IN_DOUBT:
+                raise self._in_doubt(call, row, row.note or "its owner died or lost track of it")
+            elif row.owner == self.incarnation or row.lease_left <= 0:
+                # In this process nobody runs it: every execution here stands in `_live`.
+                doubted = await self._claims.mark_in_doubt(row.effect_key, if_expired=row.owner != self.incarnation)
+                row = doubted or await self._again(row)
+            else:
+                left = until - asyncio.get_running_loop().time()
+                if left <= 0:
+                    raise self._still_running(call, row.owner, row.age)
+                await asyncio.sleep(min(pause, left, row.lease_left + 0.001))
+                pause = min(pause * 2, self._poll[1])
+                row = await self._again(row)
+
+    def _claim_of(self, call: Call, attempt_id: str) -> Claim:
+        return Claim(
+            effect_key=call.key,
+            tool=call.tool,
+            args_fingerprint=call.args_fingerprint,
+            owner=self.incarnation,
+            attempt_id=attempt_id,
+            effect=call.effect,
+            run_key=call.run_key,
+            thread=call.site.thread,
+            call_id="" if call.declared else call.site.call_id,
+            principal=call.site.principal,
+        )
+
+    async def _again(self, row: Claim) -> Claim:
+        found = await self._claims.get(row.effect_key)
+        if found is None:
+            raise StoreUnavailable("A claim has vanished from the store; nothing was dispatched.")
+        return found
+
+    async def _mine(self, call: Call, live: _Live, row: Claim) -> Permit:
+        """Our claim stands. Look at its neighbours before it counts."""
+        self._traces[call.key] = call.site.frames
+        self._traces.move_to_end(call.key)
+        while len(self._traces) > TRACES:
+            self._traces.popitem(last=False)
+        self._running[call.key] = row.attempt_id  # its lease is renewed from now on
+        self._renew_soon()
+        try:
+            if row.lease_left <= self._lease / 2:
+                await self._claims.renew(call.key, row.attempt_id, lease=self._lease)
+            if doubt := await self._doubt(call, live, row):
+                await self._claims.settle(call.key, row.attempt_id, ClaimState.IN_DOUBT, note=doubt)
+                self._unsent.pop(call.key, None)
+                raise self._in_doubt(call, row, doubt)
+        except BaseException:
+            self._running.pop(call.key, None)
+            raise
+        self._counts["run"] += 1
+        return Permit(call, row.attempt_id, row.executions)
+
+    async def _doubt(self, call: Call, live: _Live, row: Claim) -> str:
+        if row.note == DID_NOT_HAPPEN:
+            return ""
+        if call.single:
+            fence = await self._claims.fenced()
+            if fence is not None and call.site.born <= fence.until:
+                return "claims of that time may have been lost with a restored backup"
+        if call.declared or call.spec.at_least_once or not (call.single or call.effect is Effect.KEYED):
+            return ""
+        lists = []
+        if call.site.thread:
+            lists.append(await self._claims.of_thread(call.site.thread))
+        if call.run_key != call.site.thread:
+            lists.append(await self._claims.of_run(call.run_key))
+
+        def later(key: str) -> bool:
+            other = self._live.get(key)
+            return other is not None and other.order > live.order
+
+        found = examine(row, call.site, merged(*lists), trace=self._traces.get, later=later)
+        if found.seen:
+            await self._claims.confirm(found.seen)
+        return found.doubt
+
+    def _may_run_again(self, call: Call, row: Claim) -> bool:
+        """Whether a call in doubt, or one whose owner is dead, may be run again with the same key."""
+        dead = row.state is ClaimState.IN_DOUBT or (row.state is ClaimState.RUNNING and row.lease_left <= 0)
+        if not dead or row.note == ABANDONED:
+            return False
+        if call.spec.at_least_once:
+            return True
+        repeatable = call.effect in (Effect.IDEMPOTENT, Effect.KEYED) and row.effect not in _SINGLE
+        return repeatable and call.spec.repeat_allowed and row.age < (call.spec.retention or RETENTION_S)
+
+    @staticmethod
+    def _compare(call: Call, args_fingerprint: str, principal: str) -> None:
+        if principal != call.site.principal:
+            raise EffectBarred(
+                f"This call of {call.tool} was claimed for another principal; nothing was dispatched.",
+                key=call.key,
+                tool=call.tool,
+                reason="principal",
+            )
+        if args_fingerprint != call.args_fingerprint:
+            raise EffectBarred(
+                f"{call.tool} was called before under the same key with other arguments; nothing was dispatched.",
+                key=call.key,
+                tool=call.tool,
+                reason="arguments",
+            )
+
+    def _replay(self, row: Claim) -> Replay:
+        if row.result is None:
+            return Replay(None, kept=False)
+        try:
+            return Replay(self._codec.decode(row.result))
+        except Exception:
+            pass
+        logger.warning("a stored result of %s cannot be read", row.tool)
+        return Replay(None, kept=False)
+
+    # --- settling -------------------------------------------------------------------------------------------------
+
+    async def withdraw(self, permit: Permit | Replay) -> None:
+        """Give back a permit that was not used."""
+        if isinstance(permit, Replay):
+            return
+        self._counts["withdrawn"] += 1
+        self._running.pop(permit.key, None)
+        live = self._live.get(permit.key)
+        try:
+            await self._claims.settle(permit.key, permit.attempt_id, ClaimState.FAILED)
+            self._unsent.pop(permit.key, None)
+        except StoreUnavailable:
+            pass  # `_unsent` still says that nothing was sent
+        finally:
+            if live is not None:
+                self._end(live)
+
+    def sent(self, permit: Permit) -> None:
+        """The tool starts now. From any thread."""
+        self._unsent.pop(permit.key, None)
+
+    async def done(self, permit: Permit, value: object) -> None:
+        """The tool has returned. Never raises for the store: the caller has its result, the row follows."""
+        data, note = self._encoded(value)
+        await self._settle(permit, ClaimState.DONE, Replay(value), data, note)
+
+    async def failed(self, permit: Permit, error: BaseException) -> ClaimState:
+        """The tool has raised, or was cancelled. Return what is known now: failed (nothing happened), or in doubt."""
+        safe = not permit.call.single or isinstance(error, permit.call.spec.not_started)
+        state = ClaimState.FAILED if safe else ClaimState.IN_DOUBT
+        note = "" if safe else f"the tool raised {type(error).__name__}"
+        if not safe:
+            self._counts["in_doubt"] += 1
+        await self._settle(permit, state, None, None, note)
+        return state
+
+    def _encoded(self, value: object) -> tuple[bytes | None, str]:
+        if not self._keep_results:
+            return None, ""
+        try:
+            return self._codec.encode(value), ""
+        except NotKept:
+            return None, f"the result, a {type(value).__name__}, has no stored form"
+        except Exception:
+            pass
+        return None, "the result could not be stored"
+
+    async def _settle(
+        self, permit: Permit, state: ClaimState, result: Replay | None, data: bytes | None, note: str
+    ) -> None:
+        self._running.pop(permit.key, None)
+        live = self._live.get(permit.key)
+        if live is not None:
+            live.result = result
+        try:
+            await self._claims.settle(permit.key, permit.attempt_id, state, result=data, note=note)
+        except StoreUnavailable:
+            self._settle_later(permit, state, data, note, live)
+            return
+        if live is not None:
+            self._end(live)
+
+    def _settle_later(
+        self, permit: Permit, state: ClaimState, data: bytes | None, note: str, live: _Live | None
+    ) -> None:
+        """Say it as soon as the store is back. Until then this process goes by what it knows."""
+        if live is not None and live.result is not None:
+            live.ended.set()
+
+        async def insist() -> None:
+            pause = self._poll[0]
+            while True:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, self._lease)
+                try:
+                    await self._claims.settle(permit.key, permit.attempt_id, state, result=data, note=note)
+                    break
+                except StoreUnavailable:
+                    continue
+            if live is not None:
+                self._end(live)
+
+        task = asyncio.get_running_loop().create_task(insist())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    def _end(self, live: _Live) -> None:
+        if self._live.get(live.call.key) is live:
+            del self._live[live.call.key]
+        live.ended.set()
+
+    # --- leases ---------------------------------------------------------------------------------------------------
+
+    def _renew_soon(self) -> None:
+        if self._renewer is None or self._renewer.done():
+            self._renewer = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        while self._running:
+            await asyncio.sleep(self._lease / 3)
+            for key, attempt_id in list(self._running.items()):
+                try:
+                    await self._claims.renew(key, attempt_id, lease=self._lease)
+                except StoreUnavailable:
+                    break  # the lease may run out; the owner still settles, late
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    async def answer(self, key: str, answer: Answer) -> Claim:
+        """Settle a claim in doubt by what a person, or a verifier that saw it happen, says. Return the row.
+
+        Whoever answers has seen the thread: its settled claims no longer have to be in the history.
+        """
+        return await resolve(self._claims, key, answer)
+
+    def _in_doubt(self, call: Call, row: Claim, why: str) -> EffectInDoubt:
+        return EffectInDoubt(
+            f"Whether {call.tool} has happened is not known: {why}. It was not run now. "
+            f"Settle it with: agent-hedge ledger resolve {call.key}",
+            key=call.key,
+            tool=call.tool,
+            owner=row.owner,
+            age=row.age,
+            reason=why,
+            abandoned=row.note == ABANDONED,
+            claim=row,
+        )
+
+    def _still_running(self, call: Call, owner: str, age: float) -> EffectStillRunning:
+        return EffectStillRunning(
+            f"{call.tool} is still running elsewhere and the deadline has passed; it was not run again.",
+            key=call.key,
+            tool=call.tool,
+            owner=owner,
+            age=age,
+            reason="running",
+            abandoned=False,
+            claim=None,
+        )
+
+
+async def resolve(claims: ClaimStore, key: str, answer: Answer) -> Claim:
+    """Settle a claim in doubt, or one whose owner is dead. Raises `ConfigurationError` where nothing is open."""
+    if answer not in ANSWERS:
+        raise ConfigurationError(f"an answer is one of {', '.join(ANSWERS)}")
+    row = await claims.get(key)
+    if row is None:
+        raise ConfigurationError("there is no such claim")
+    if row.state is ClaimState.RUNNING:
+        row = await claims.mark_in_doubt(key) or row
+    if row.state is not ClaimState.IN_DOUBT:
+        raise ConfigurationError(f"the claim is {row.state.value}: there is nothing to resolve")
+    state, note = {
+        "happened": (ClaimState.DONE, HAPPENED),
+        "did_not_happen": (ClaimState.FAILED, DID_NOT_HAPPEN),
+        "abandon": (ClaimState.IN_DOUBT, ABANDONED),
+    }[answer]
+    await claims.settle(key, row.attempt_id, state, note=note)
+    if row.thread:
+        await claims.confirm([other.effect_key for other in await claims.of_thread(row.thread)])
+    return await claims.get(key) or row
+
+
+async def _within(event: asyncio.Event, until: float) -> bool:
+    """Wait for an event until an instant of the running loop; tell whether it came."""
+    waiter = asyncio.ensure_future(event.wait())
+    try:
+        left = until - asyncio.get_running_loop().time()
+        await asyncio.wait({waiter}, timeout=None if left == float("inf") else max(0.0, left))
+        return event.is_set()
+    finally:
+        waiter.cancel()
