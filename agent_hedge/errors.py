@@ -75,5 +75,9 @@ class EffectInDoubt(HedgeError):
     """
 
 
+class EffectStillRunning(EffectInDoubt, TimeoutError):
+    """The same side effect is still running elsewhere, and the deadline of this run has passed."""
+
+
 class StoreUnavailable(HedgeError):
     """The store cannot be reached or cannot be trusted; nothing that needs it was dispatched."""
