@@ -75,6 +75,8 @@ class MemoryClaims:
                 return False
             standing = row.claim.state
             if standing is state:
+                if state is ClaimState.IN_DOUBT and note:
+                    row.claim = replace(row.claim, note=note)
                 return True
             if standing is ClaimState.RUNNING or (standing is ClaimState.IN_DOUBT and state in _FINAL):
                 row.claim = replace(row.claim, state=state, result=result, note=note or row.claim.note)

@@ -135,7 +135,9 @@ class SqlClaims:
     async def settle(
         self, effect_key: str, attempt_id: str, state: ClaimState, *, result: bytes | None = None, note: str = ""
     ) -> bool:
-        from_states = [ClaimState.RUNNING.value, *([ClaimState.IN_DOUBT.value] if state in _FINAL else [])]
+        from_states = [ClaimState.RUNNING.value]
+        if state in _FINAL or note:  # a note may be put on a row that stays in doubt
+            from_states.append(ClaimState.IN_DOUBT.value)
         mine = and_(t.c.effect_key == effect_key, t.c.attempt_id == attempt_id)
         values: dict[str, Any] = {"state": state.value, "result": result, "settled_at": self._db.clock.epoch()}
         if note:

@@ -129,6 +129,14 @@ class ClaimStoreSuite:
         assert stored is not None
         assert (stored.state, stored.result) == (ClaimState.DONE, b"late")
 
+    async def test_a_note_can_be_put_on_a_claim_that_stays_in_doubt(self, claims: ClaimStore) -> None:
+        mine = await claims.claim(a_claim(), lease=LIVE)
+        for note in ("why", "", "abandoned"):
+            assert await claims.settle(mine.effect_key, "a1", ClaimState.IN_DOUBT, note=note)
+        stored = await claims.get(mine.effect_key)
+        assert stored is not None
+        assert (stored.state, stored.note) == (ClaimState.IN_DOUBT, "abandoned")
+
     async def test_a_lease_is_renewed_by_its_owner_while_it_runs(self, claims: ClaimStore) -> None:
         mine = await claims.claim(a_claim(), lease=DEAD)
         assert not await claims.renew(mine.effect_key, "a2", lease=LIVE)
