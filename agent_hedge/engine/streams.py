@@ -44,10 +44,13 @@ class Pipe(Generic[T]):
         self._full: Waiter | None = None
         self._closed = False
 
-    def put(self, item: T) -> None:
-        self._items.append(item)
+    def put(self, item: T) -> bool:
+        """Hand an item over; return whether the caller is so far behind that the attempt should wait for `room`."""
+        items = self._items
+        items.append(item)
         if self._new is not None:
             self._new.set()
+        return len(items) >= WINDOW
 
     async def room(self) -> None:
         """Wait until the caller has caught up."""
@@ -84,13 +87,13 @@ async def iterate(
     active: ActiveAttempt,
     source: Source[T],
     first: Callable[[T], bool],
-    put: Callable[[T], None],
+    put: Callable[[T], object],
     room: Callable[[], Any] | None = None,
 ) -> bool:
     """Open, iterate and close one attempt's stream in the task that calls this.
 
-    Says `first_token` at the first meaningful item; stops at the attempt's flag after any item. Returns whether
-    anything meaningful came.
+    Says `first_token` at the first meaningful item; stops at the attempt's flag after any item; waits for `room` where
+    `put` says that it should. Returns whether anything meaningful came.
     """
     stream = source(active)
     ended = False
@@ -98,10 +101,10 @@ async def iterate(
         async for item in stream:
             if active.cancelled:
                 break
-            put(item)
+            full = put(item)
             if not active.spoken and first(item):
                 active.first_token()
-            if active.spoken and room is not None:
+            if full and active.spoken and room is not None:
                 await room()
         else:
             ended = True
@@ -139,11 +142,12 @@ async def hedged_stream(
     key: StepKey | None = None,
     *,
     effect: Effect | None = None,
-    started: Callable[[Race], None] = lambda _: None,
+    told: Callable[[T, Race], object] | None = None,
 ) -> AsyncGenerator[T, None]:
     """Race `source` and yield the winner's items, its prelude included, as they come.
 
-    `effect` is this step's, where it differs from the lane's; `started` is shown the race.
+    `effect` is this step's, where it differs from the lane's; `told` is shown the first item before the caller is, with
+    the race it came from.
 
     An error of the winner after its first meaningful item is raised where it stands: nothing is spliced in (R3).
     Closing this generator cancels and joins every attempt.
@@ -151,14 +155,17 @@ async def hedged_stream(
     spawner = lane.loops.current().spawner
     pipes: dict[int, Pipe[T]] = {}
     driver = lane.driver(stream_call(source, first, pipes, spawner), key=key, effect=effect)
-    started(driver.race)
     try:
         await driver.until_committed()
         if driver.committed is not None:
             pipe = pipes[driver.committed]
             driver.on_answer = pipe.close
             while await pipe.ready():
-                yield pipe.take()
+                item = pipe.take()
+                if told is not None:
+                    told(item, driver.race)
+                    told = None
+                yield item
         await driver.until_answered()
     finally:
         if driver.answer is None:
