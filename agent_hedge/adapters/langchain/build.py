@@ -9,8 +9,10 @@ from typing import Any, Literal, Protocol
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
+from agent_hedge.adapters.langchain.judge import Accepts
+from agent_hedge.adapters.langchain.limits import RateLimitGate
 from agent_hedge.adapters.langchain.members import Member, as_member
-from agent_hedge.adapters.langchain.model import HedgedChatModel, Lanes, RateLimitGate
+from agent_hedge.adapters.langchain.model import HedgedChatModel, Lanes
 from agent_hedge.adapters.langchain.parity import differences, tool_support
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Gate, Portal, Refused
@@ -23,6 +25,7 @@ NODE = "chat"
 """The step key of calls outside any graph node."""
 
 _CARRIED = ("callbacks", "tags", "metadata", "cache")
+_VERSIONS = ("lc_versions",)
 
 
 class OpenLane(Protocol):
@@ -46,7 +49,7 @@ def chat_model(
     *,
     family: str | None,
     parity: Literal["warn", "strict"],
-    accept: Callable[[AIMessage], bool] | None,
+    accept: Callable[[AIMessage], bool] | Literal["schema"] | None,
     accept_on: Literal["final"] | None,
     trigger: Literal["first", "total"],
 ) -> HedgedChatModel:
@@ -54,12 +57,18 @@ def chat_model(
     _check_choice("parity", parity, ("warn", "strict"))
     _check_choice("accept_on", accept_on, (None, "final"))
     _check_choice("trigger", trigger, ("first", "total"))
-    if accept is not None and not callable(accept):
-        raise ConfigurationError(f"accept must be a function of an AIMessage, got {accept!r}")
+    if family is not None and (not isinstance(family, str) or not family):
+        raise ConfigurationError(f"family must be a name, got {family!r}")
+    if accept is not None and accept != "schema" and not callable(accept):
+        raise ConfigurationError(f"accept must be 'schema' or a function of an AIMessage, got {accept!r}")
+    if accept_on is not None and accept is None:
+        raise ConfigurationError(f"accept_on={accept_on!r} says when to ask accept=, and there is none")
     if not given:
         raise ConfigurationError("chat_model() needs at least one model; it was given none")
     members = _named_apart([as_member(one, _init) for one in given])
     _check_members(members, family, parity)
+    for member in members:
+        member.copies.check()
     targets = [member.target for member in members]
     if len(members) == 1 and members[0].target.copies == 1:
         warnings.warn(
@@ -78,7 +87,14 @@ def chat_model(
         return open_lane(key, targets, commit_on_token=commit_on_token, barred=barred, extra_gates=gates)
 
     lanes = Lanes(lane(commit_on_token=True), lane(commit_on_token=False), lane(commit_on_token=False, barred=unseen))
-    return HedgedChatModel.over(members, lanes, portal, accept=accept, buffers=accept_on == "final")
+    return HedgedChatModel.over(
+        members,
+        lanes,
+        portal,
+        judge=Accepts(accept) if callable(accept) else None,
+        buffers=accept_on == "final",
+        checks_schema=accept == "schema",
+    )
 
 
 def _init(name: str) -> BaseChatModel:
@@ -90,7 +106,7 @@ def _init(name: str) -> BaseChatModel:
         ) from error
     try:
         model: BaseChatModel = init_chat_model(name)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # an unknown provider, a package or a key that is missing: each has its own type
         raise ConfigurationError(f"member {name!r} cannot be made: {error}") from error
     return model
 
@@ -116,8 +132,8 @@ def _check_members(members: Sequence[Member], family: str | None, parity: str) -
             with_tools, without = (primary, member) if tool_support(primary) else (member, primary)
             raise ConfigurationError(f"member {with_tools.name!r} supports tools and {without.name!r} does not")
         for carried in _CARRIED:
-            value = getattr(member.model, carried, None)
-            if value is not None and value != getattr(primary.model, carried, None):
+            value = _carries(member, carried)
+            if value is not None and value != _carries(primary, carried):
                 raise ConfigurationError(
                     f"member {member.name!r} carries {carried} of its own, which would never be heard: "
                     "put them on the primary, whose are the hedged model's"
@@ -127,6 +143,13 @@ def _check_members(members: Sequence[Member], family: str | None, parity: str) -
         raise ConfigurationError("members differ: " + "; ".join(found))
     for difference in found:
         warnings.warn(f"members of a hedged model differ in {difference}", stacklevel=4)
+
+
+def _carries(member: Member, name: str) -> Any:
+    value = getattr(member.model, name, None)
+    if name == "metadata" and value:  # what the packages themselves put there is no setting
+        return {key: part for key, part in value.items() if key not in _VERSIONS} or None
+    return value
 
 
 def _check_choice(name: str, value: object, known: Sequence[object]) -> None:

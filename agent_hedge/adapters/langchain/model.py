@@ -3,44 +3,40 @@
 Members are driven through the protected `_astream`: no callback runs inside, so no token, usage or event of a loser
 can leak; there is one run and one message id, as with a plain model. What the public method would have done is done
 here: usage is asked for, rate limiters are acquired, the cache identity covers every member.
+
+`invoke` and `ainvoke` are driven as streams too, or no first token could be seen; the answer is what the primary gives
+with ``streaming=True``. After the first meaningful chunk there is no switch (R3): for a caller that streams, a failure
+then is the call's failure; one that does not stream has been shown nothing and gets the step run again.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+import copy
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.base import LangSmithParams
-from langchain_core.language_models.chat_models import generate_from_stream
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableBinding
-from pydantic import PrivateAttr
 
+from agent_hedge.adapters.langchain.call import METADATA, Call
+from agent_hedge.adapters.langchain.chunks import as_chunk
+from agent_hedge.adapters.langchain.judge import Judge
 from agent_hedge.adapters.langchain.meaning import is_meaningful
 from agent_hedge.adapters.langchain.members import Member
-from agent_hedge.adapters.langchain.server_tools import effect_of_call
-from agent_hedge.core.classify import classify
-from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Permit, Portal, RaceView, Refused
-from agent_hedge.core.race import PASS
-from agent_hedge.core.scope import ActiveAttempt
-from agent_hedge.core.step import Attempt, Failure, Role, StepKey
-from agent_hedge.engine.driver import Driver, accept_all
+from agent_hedge.core.ports import Portal
+from agent_hedge.core.step import Effect, StepKey
 from agent_hedge.engine.lane import Lane
-from agent_hedge.engine.streams import EMPTY, hedged_stream, iterate
-from agent_hedge.errors import AllAttemptsFailed, ConfigurationError, NotDispatched
-from agent_hedge.latency import size_bucket
+from agent_hedge.engine.streams import hedged_stream
+from agent_hedge.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from agent_hedge.core.race import Race
-
-CHARACTERS_PER_TOKEN = 4
-"""A cheap estimate for prompt-size buckets; they are powers of two, so a factor near 1 does not matter."""
+_CARRIED = ("name", "cache", "verbose", "callbacks", "tags", "metadata", "custom_get_token_ids")
+"""What the primary carries, the hedged model carries."""
+_WHOLE = frozenset({"n", "audio", "modalities", "tools"})
+"""Arguments of a call that may keep it from being streamed."""
 
 
 class Lanes:
@@ -58,11 +54,18 @@ class HedgedChatModel(BaseChatModel):
     __agent_hedge_model__: ClassVar[bool] = True
     streaming: bool = False
 
-    _members: tuple[Member, ...] = PrivateAttr()
-    _lanes: Lanes = PrivateAttr()
-    _portal: Portal = PrivateAttr()
-    _accept: Callable[[AIMessage], bool] | None = PrivateAttr(default=None)
-    _buffers: bool = PrivateAttr(default=False)
+    if TYPE_CHECKING:  # plain attributes: every look at a private one of pydantic's costs 1.5 us, and calls take ten
+        _members: tuple[Member, ...]
+        _by_name: Mapping[str, Member]
+        _primary: BaseChatModel
+        _effect: Effect
+        _streams: bool
+        _lanes: Lanes
+        _portal: Portal
+        _judge: Judge | None
+        _buffers: bool
+        _checks_schema: bool
+        _keys: dict[tuple[str, str], StepKey]
 
     @classmethod
     def over(
@@ -71,51 +74,65 @@ class HedgedChatModel(BaseChatModel):
         lanes: Lanes,
         portal: Portal,
         *,
-        accept: Callable[[AIMessage], bool] | None = None,
+        judge: Judge | None = None,
         buffers: bool = False,
+        checks_schema: bool = False,
     ) -> HedgedChatModel:
-        """Return the model over these members; what the primary carries (callbacks, tags, cache...) it carries too."""
+        """Return the model over these members; what the primary carries (callbacks, tags, cache...) it carries too.
+
+        `judge` says which whole answers are acceptable, `buffers` lets it judge those of streaming callers;
+        `checks_schema` judges structured output by its parser.
+        """
         primary = members[0].model
-        kept = ("name", "cache", "verbose", "callbacks", "tags", "metadata", "custom_get_token_ids")
-        settings = {name: getattr(primary, name) for name in kept if getattr(primary, name, None) is not None}
+        settings = {name: getattr(primary, name) for name in _CARRIED if getattr(primary, name, None) is not None}
         settings |= {"disable_streaming": primary.disable_streaming, "output_version": primary.output_version}
         settings["profile"] = primary.profile
         if "streaming" in primary.model_fields_set:
             settings["streaming"] = primary.streaming  # type: ignore[attr-defined]
         model = cls(**settings)
-        model._members = tuple(members)
         model._lanes = lanes
         model._portal = portal
-        model._accept = accept
+        model._judge = judge
         model._buffers = buffers
+        model._checks_schema = checks_schema
+        model._take(members)
         return model
+
+    def _take(self, members: Sequence[Member]) -> None:
+        self._members = tuple(members)
+        self._by_name = {member.name: member for member in members}
+        self._primary = members[0].model
+        self._effect = Effect.READ_ONLY
+        for member in members:
+            if member.effect is not Effect.READ_ONLY:
+                self._effect = member.effect
+        self._streams = self._can_stream(members[0].bound)
+        self._keys = {}
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
-    async def _astream(
+    def _astream(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        if self._accept is not None or not self._can_stream(kwargs):
-            if self._accept is not None and not self._buffers:
-                raise ConfigurationError(
-                    "accept= judges whole answers, and this caller streams: say accept_on='final' to buffer them."
-                )
-            result = await self._agenerate(messages, stop, **kwargs)
-            yield _as_chunk(result)
-            return
+        if self._judge is not None and not self._buffers:
+            raise ConfigurationError(
+                "accept= judges whole answers, and this caller streams: say accept_on='final' to buffer them."
+            )
+        if self._judge is not None or not self._streams_now(kwargs):
+            return self._abuffer(messages, stop, **kwargs)
         call = Call(self, messages, stop, kwargs)
-        stream = hedged_stream(
-            self._lanes.first_token, call.stream, is_meaningful, call.key, effect=call.effect, started=call.started
+        return hedged_stream(
+            self._lanes.first_token, call.stream, is_meaningful, call.key, effect=call.effect, told=call.stamp
         )
-        try:
-            async for chunk in stream:
-                yield call.stamp(chunk)
-        finally:
-            await cast("Any", stream).aclose()
+
+    async def _abuffer(
+        self, messages: list[BaseMessage], stop: list[str] | None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        yield as_chunk(await self._agenerate(messages, stop, **kwargs))
 
     async def _agenerate(
         self,
@@ -125,11 +142,9 @@ class HedgedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = Call(self, messages, stop, kwargs)
-        if not self._can_stream(kwargs):
+        if not self._streams_now(kwargs):
             return await call.run(self._lanes.whole, call.generate)
-        if self._accept is not None:
-            return await call.run(self._lanes.accepted, call.collect)
-        return await call.run(self._lanes.first_token, call.collect)
+        return await call.run(self._lanes.first_token if self._judge is None else self._lanes.accepted, call.collect)
 
     def _generate(
         self,
@@ -149,12 +164,16 @@ class HedgedChatModel(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         return self._portal.iterate(lambda: self._astream(messages, stop, **kwargs))
 
+    def _streams_now(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether the first tokens of this call can be seen."""
+        return self._streams if _WHOLE.isdisjoint(kwargs) else self._can_stream({**self._members[0].bound, **kwargs})
+
     def _can_stream(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether first tokens can be seen: native streams, one answer a call, nothing but text and tool calls."""
-        primary = self._primary
-        several = kwargs.get("n", getattr(primary, "n", None))
-        audio = "audio" in kwargs or "audio" in (kwargs.get("modalities") or getattr(primary, "modalities", None) or ())
-        return all(member.streams for member in self._members) and (several or 1) == 1 and not audio
+        several = kwargs.get("n", getattr(self._primary, "n", None))
+        modalities = kwargs.get("modalities") or getattr(self._primary, "modalities", None) or ()
+        one = (several or 1) == 1 and "audio" not in kwargs and "audio" not in modalities
+        return one and all(member.streams(kwargs) for member in self._members)
 
     # --- tools and structured output --------------------------------------------------------------------------------
 
@@ -165,23 +184,20 @@ class HedgedChatModel(BaseChatModel):
         ]
         return self.bound_as([dict(binding.kwargs) for binding in bound])
 
-    def bound_as(self, kwargs: Sequence[dict[str, Any]]) -> RunnableBinding[Any, AIMessage]:
+    def bound_as(self, kwargs: Sequence[dict[str, Any]], judge: Judge | None = None) -> RunnableBinding[Any, AIMessage]:
         """Return a binding of this model that gives each member its own arguments; it shows the primary's."""
         model = self.model_copy()
-        model._members = tuple(member.with_wire(own) for member, own in zip(self._members, kwargs, strict=True))
+        model._take([member.with_wire(own) for member, own in zip(self._members, kwargs, strict=True)])
+        model._judge = judge or model._judge
         return model.bind(**kwargs[0])
 
     def with_structured_output(self, schema: Any, *, include_raw: bool = False, **kwargs: Any) -> Runnable[Any, Any]:
         """Bind the schema to each member in its own way; the winner's answer is parsed by the winner's parser."""
         from agent_hedge.adapters.langchain.structured import structured
 
-        return structured(self, self._members, schema, include_raw=include_raw, **kwargs)
+        return structured(self, schema, include_raw=include_raw, **kwargs)
 
     # --- identity: as the primary ---------------------------------------------------------------------------------
-
-    @property
-    def _primary(self) -> BaseChatModel:
-        return self._members[0].model
 
     @property
     def _llm_type(self) -> str:
@@ -191,8 +207,18 @@ class HedgedChatModel(BaseChatModel):
     def _identifying_params(self) -> Mapping[str, Any]:
         return self._primary._identifying_params
 
+    @property
+    def _serialized(self) -> dict[str, Any]:
+        return self._primary._serialized
+
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        return self._primary._get_ls_params(stop=stop, **kwargs)
+        return self._primary._get_ls_params(stop=stop, **{**self._members[0].bound, **kwargs})
+
+    def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        return self._primary._get_invocation_params(stop=stop, **{**self._members[0].bound, **kwargs})
+
+    def _combine_llm_outputs(self, llm_outputs: list[dict[str, Any] | None]) -> dict[str, Any]:
+        return self._primary._combine_llm_outputs(llm_outputs)
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         """The cache identity covers every member: any of them may have given the cached answer."""
@@ -200,6 +226,18 @@ class HedgedChatModel(BaseChatModel):
             member.model._get_llm_string(stop=stop, **member.arguments(self._members[0], kwargs))
             for member in self._members
         )
+
+    def _convert_cached_generations(self, cache_val: list[Any]) -> list[ChatGeneration]:
+        """An answer from the cache took no attempt, and says so; whose it was decides how it is parsed."""
+        generations = super()._convert_cached_generations(cache_val)
+        for generation in generations:
+            said = generation.message.response_metadata
+            if METADATA in said:
+                now = {**said[METADATA], "attempts": 0, "hedged": False, "trigger_s": None, "ttft_s": None}
+                generation.message = generation.message.model_copy(
+                    update={"response_metadata": {**said, METADATA: now}}
+                )
+        return generations
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
@@ -220,171 +258,45 @@ class HedgedChatModel(BaseChatModel):
             return super().__getattr__(name)  # type: ignore[misc]
         except AttributeError:
             if name.startswith("_"):
-                raise
+                if "_primary" in self.__dict__:
+                    raise
+                raise AttributeError(f"{name}: a HedgedChatModel is made by Hedger.chat_model()") from None
             return getattr(self._primary, name)
 
+    # --- copies -----------------------------------------------------------------------------------------------------
 
-class Call:
-    """One logical call of a hedged model: what each attempt is given, and what the caller is told of it."""
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy on the same hedger; settings that are the members' are updated in every member that has them.
 
-    def __init__(
-        self, model: HedgedChatModel, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]
-    ) -> None:
-        self._members = {member.name: member for member in model._members}
-        self._primary = model._members[0]
-        self._accept = model._accept
-        self._messages = messages
-        self._stop = stop
-        self._kwargs = kwargs
-        self._race: Race | None = None
-        self._stamped = False
-        self.effect = effect_of_call(kwargs.get("tools"))
-        self.key = self._key(model._lanes.first_token)
+        Raises `ConfigurationError` for a setting that no member has, and for `rate_limiter`, which is each member's.
+        """
+        update = update or {}
+        own = {name: value for name, value in update.items() if name in type(self).model_fields}
+        for name in update:
+            if name == "rate_limiter" or not (name in own or any(_has(member, name) for member in self._members)):
+                raise ConfigurationError(f"model_copy() cannot update {name!r} of a hedged model")
+        model = super().model_copy(update=own, deep=deep)
+        if update:
+            model._take([_updated(member, update) for member in model._members])
+        return model
 
-    def _key(self, lane: Lane) -> StepKey:
-        characters = sum(len(message.content) for message in self._messages if isinstance(message.content, str))
-        context = lane.context_of()
-        node = context.node if context is not None and context.node else lane.key.node
-        return StepKey(node=node, model=lane.key.model, size=size_bucket(characters // CHARACTERS_PER_TOKEN))
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Members are copied as far as they can be; the hedger, and what it has learnt, is shared."""
+        model = self.__copy__()
+        model._take(copy.deepcopy(self._members, memo if memo is not None else {}))
+        return model
 
-    # --- what one attempt does --------------------------------------------------------------------------------------
-
-    async def stream(self, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
-        """The member's stream, in the attempt's own task."""
-        member = self._members[active.target.name]
-        await _acquire(member, active)
-        model = member.private()
-        stream = model._astream(list(self._messages), stop=self._stop, **self._arguments(member, active))
-        try:
-            async for chunk in stream:
-                yield chunk
-        finally:
-            await cast("Any", stream).aclose()
-
-    async def collect(self, active: ActiveAttempt) -> Any:
-        """The whole answer, from the stream, so that the first token is seen."""
-        chunks: list[ChatGenerationChunk] = []
-        spoken = await iterate(active, self.stream, is_meaningful, chunks.append)
-        if active.cancelled:
-            return None
-        if not chunks:
-            return EMPTY
-        result = generate_from_stream(iter(chunks))
-        return result if spoken else EMPTY._replace(value=result)
-
-    async def generate(self, active: ActiveAttempt) -> ChatResult:
-        """The whole answer at once, where no first token can be seen."""
-        member = self._members[active.target.name]
-        await _acquire(member, active)
-        arguments = self._arguments(member, active)
-        arguments.pop("stream", None)
-        return await member.private()._agenerate(list(self._messages), stop=self._stop, **arguments)
-
-    def _arguments(self, member: Member, active: ActiveAttempt) -> dict[str, Any]:
-        arguments = member.arguments(self._primary, self._kwargs)
-        if member.takes_headers:
-            arguments["extra_headers"] = {**(arguments.get("extra_headers") or {}), "X-Request-Id": active.id}
-        return arguments
-
-    # --- the caller's side ------------------------------------------------------------------------------------------
-
-    async def run(self, lane: Lane, call: Callable[[ActiveAttempt], Any]) -> ChatResult:
-        """Race the call; a winner that breaks after its first token is replaced by a new race (R3): nobody saw it."""
-        driver = self._driver(lane, call, None)
-        broken: list[Exception] = []
-        while True:
-            self._race = driver.race
-            try:
-                result = await driver.run()
-            except Exception as error:
-                if not isinstance(error, NotDispatched) or not broken:
-                    broken.append(error)
-                again = self._again(driver, error)
-                if again is None:
-                    if len(broken) > 1:
-                        raise broken[0] from AllAttemptsFailed(broken)
-                    raise broken[0] from broken[0].__cause__
-                driver = self._driver(lane, call, again)
-            else:
-                if result is None:
-                    raise ValueError("No generation chunks were returned")  # as a plain model says it
-                return self.stamp_result(result)
-
-    def _driver(self, lane: Lane, call: Any, after: Race | None) -> Driver[Any]:
-        accept = accept_all if self._accept is None else self._accepts
-        return lane.driver(call, accept, self.key, effect=self.effect, after=after)
-
-    @staticmethod
-    def _again(driver: Driver[Any], error: Exception) -> Race | None:
-        race = driver.race
-        broke = driver.committed is not None and not race.claimed and race.launched < race.max_attempts
-        return race if broke and classify(error) is not Failure.REQUEST else None
-
-    def _accepts(self, result: ChatResult) -> bool:
-        assert self._accept is not None
-        return bool(self._accept(cast("AIMessage", result.generations[0].message)))
-
-    def started(self, race: Race) -> None:
-        self._race = race
-
-    def stamp(self, chunk: ChatGenerationChunk) -> ChatGenerationChunk:
-        """Put what happened on the first chunk of the winner."""
-        if not self._stamped:
-            self._stamped = True
-            chunk.message.response_metadata = {**chunk.message.response_metadata, "agent_hedge": self._summary()}
-        return chunk
-
-    def stamp_result(self, result: ChatResult) -> ChatResult:
-        message = result.generations[0].message
-        message.response_metadata = {**message.response_metadata, "agent_hedge": self._summary()}
-        return result
-
-    def _summary(self) -> dict[str, Any]:
-        race = self._race
-        if race is None or race.winner is None:
-            return {}
-        winner = race.attempts[race.winner]
-        return {
-            "target": winner.target.name,
-            "attempts": race.launched,
-            "hedged": race.hedges > 0,
-            "trigger_s": race.attempts[1].started_at - race.started_at if race.launched > 1 else None,
-            "ttft_s": race.latency_of(race.winner),
-        }
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a hedged chat model cannot be pickled: it lives on its hedger's loops. Pickle its members, and call "
+            "Hedger.chat_model() where they arrive."
+        )
 
 
-class RateLimitGate:
-    """A hedge that would have to wait for its member's rate limiter is refused; others wait in their attempt."""
-
-    def __init__(self, members: Sequence[Member]) -> None:
-        self._limiters = {m.name: m.model.rate_limiter for m in members if m.model.rate_limiter is not None}
-
-    def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
-        limiter = self._limiters.get(attempt.target.name) if attempt.role is Role.HEDGE else None
-        return PASS if limiter is None or limiter.acquire(blocking=False) else Refused(Reason.RATE_LIMITED)
+def _has(member: Member, name: str) -> bool:
+    return name in type(member.model).model_fields
 
 
-async def _acquire(member: Member, active: ActiveAttempt) -> None:
-    limiter = member.model.rate_limiter
-    if limiter is not None and active.role is not Role.HEDGE:  # a hedge has taken its turn at the gate
-        await limiter.aacquire(blocking=True)
-
-
-def _as_chunk(result: ChatResult) -> ChatGenerationChunk:
-    """Return a whole answer as the only chunk of a stream."""
-    generation = result.generations[0]
-    message = cast("AIMessage", generation.message)
-    calls = [
-        tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=index)
-        for index, call in enumerate(message.tool_calls)
-    ]
-    chunk = AIMessageChunk(
-        content=message.content,
-        additional_kwargs=message.additional_kwargs,
-        response_metadata=message.response_metadata,
-        usage_metadata=message.usage_metadata,
-        id=message.id,
-        tool_call_chunks=calls,
-        chunk_position="last",
-    )
-    return ChatGenerationChunk(message=chunk, generation_info=generation.generation_info)
+def _updated(member: Member, update: Mapping[str, Any]) -> Member:
+    theirs = {name: value for name, value in update.items() if _has(member, name)}
+    return member.with_model(member.model.model_copy(update=theirs)) if theirs else member

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from agent_hedge.core.step import Effect
 
@@ -11,9 +12,15 @@ READ_ONLY_SERVER_TOOLS = ("web_search", "file_search", "google_search", "web_fet
 _CLIENT_TOOLS = ("", "function", "custom")
 
 
-def effect_of_call(tools: object) -> Effect:
-    """Return `READ_ONLY` unless a server-side tool that may write is bound (code interpreters, remote MCP, unknown)."""
-    if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
+def effect_of_call(arguments: Mapping[str, Any]) -> Effect:
+    """Return `READ_ONLY` unless a call with these arguments has a server-side tool that may write.
+
+    That is: code interpreters, remote MCP servers (also as Anthropic's `mcp_servers`), and whatever is not known.
+    """
+    if arguments.get("mcp_servers"):
+        return Effect.ONCE
+    tools = arguments.get("tools")
+    if not tools or not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
         return Effect.READ_ONLY
     return Effect.READ_ONLY if all(map(_reads, tools)) else Effect.ONCE
 

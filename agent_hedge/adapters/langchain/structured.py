@@ -1,12 +1,12 @@
 """Structured output over several members: each bound in its own way, each answer parsed by its own parser.
 
 A provider's `with_structured_output` returns ``bound model | parser`` (with `include_raw`, the bound model inside a
-map). The binding is taken out, given to the member, and the rest becomes that member's parser.
+map). The binding is taken out, given to the member, and the rest becomes that member's parser. With ``accept="schema"``
+the parsers also judge: an answer that does not parse is a rejected answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage
@@ -19,6 +19,8 @@ from langchain_core.runnables import (
     RunnableSequence,
 )
 
+from agent_hedge.adapters.langchain.call import METADATA
+from agent_hedge.adapters.langchain.judge import Parses
 from agent_hedge.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,20 +28,20 @@ if TYPE_CHECKING:
     from agent_hedge.adapters.langchain.model import HedgedChatModel
 
 
-def structured(
-    model: HedgedChatModel, members: Sequence[Member], schema: Any, *, include_raw: bool, **kwargs: Any
-) -> Runnable[Any, Any]:
+def structured(model: HedgedChatModel, schema: Any, *, include_raw: bool, **kwargs: Any) -> Runnable[Any, Any]:
     """Return the hedged model bound to `schema`, followed by the parser of whichever member answered."""
+    members = model._members
     chains = [member.model.with_structured_output(schema, include_raw=include_raw, **kwargs) for member in members]
     bindings = [_binding(chain, member) for chain, member in zip(chains, members, strict=True)]
-    bound = model.bound_as([dict(binding.kwargs) for binding in bindings])
+    parsers = {member.name: _together(chain, _as_it_is) for chain, member in zip(chains, members, strict=True)}
+    judge = Parses(parsers, include_raw=include_raw) if model._checks_schema else None
+    bound = model.bound_as([dict(binding.kwargs) for binding in bindings], judge)
     if all(type(member.model) is type(members[0].model) for member in members):
         return _together(chains[0], bound)
-    parsers = {member.name: _together(chain, _raw) for (chain, member) in zip(chains, members, strict=True)}
     primary = members[0].name
 
     def parser_of(message: AIMessage) -> Runnable[Any, Any]:
-        return parsers[message.response_metadata.get("agent_hedge", {}).get("target", primary)]
+        return parsers[message.response_metadata.get(METADATA, {}).get("target", primary)]
 
     def parse(message: AIMessage, config: RunnableConfig) -> Any:
         return parser_of(message).invoke(message, config)
@@ -50,7 +52,7 @@ def structured(
     return bound | RunnableLambda(parse, aparse)
 
 
-_raw: Runnable[Any, Any] = RunnableLambda(lambda message: message)
+_as_it_is: Runnable[Any, Any] = RunnableLambda(lambda message: message)
 
 
 def _binding(chain: Runnable[Any, Any], member: Member) -> RunnableBinding[Any, Any]:
