@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypedDict, Type
 
 import anyio.to_thread
 
-from agent_hedge.adapters.functions import is_stream, name_of, wrap_function
+from agent_hedge.adapters.functions import in_thread, is_stream, name_of, wrap_function
 from agent_hedge.core.classify import classify
 from agent_hedge.core.ports import (
     KEY_LIMIT,
@@ -40,6 +40,7 @@ from agent_hedge.errors import ConfigurationError
 from agent_hedge.gates import (
     ControlGate,
     DeadlineGate,
+    DrainGate,
     EffectGate,
     Fleet,
     FleetBudget,
@@ -58,9 +59,13 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessage
 
     from agent_hedge.adapters.langchain.model import HedgedChatModel
+    from agent_hedge.adapters.langgraph.adapter import GraphAdapter
+    from agent_hedge.adapters.langgraph.explain import Graph
+    from agent_hedge.adapters.langgraph.report import Explanation
 
 P = ParamSpec("P")
 R = TypeVar("R")
+B = TypeVar("B")
 
 STORE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgresql+asyncpg")
 TYPICAL_STEPS = 20
@@ -80,6 +85,23 @@ class WrapSettings(TypedDict, total=False):
     recover: type[BaseException] | tuple[type[BaseException], ...]
 
 
+class NodeSettings(TypedDict, total=False):
+    """The settings of `Hedger.node`; it says what they mean."""
+
+    unit: Literal["model", "node"]
+    key: str | None
+    bar: Literal["unit", "downstream"] | None
+    policy: HedgePolicy | None
+    effect: Effect
+    targets: Iterable[Target[Any] | str] | Target[Any] | None
+    accept: Callable[[Any], bool]
+    first: Callable[[Any], bool]
+    trigger: Literal["first", "total"]
+    timeout: float | None
+    recover: type[BaseException] | tuple[type[BaseException], ...]
+    cancellable: bool
+
+
 class Hedger:
     """Hedges the steps of agents. One per process is usual; usable at once, closeable, ``async with``.
 
@@ -93,6 +115,7 @@ class Hedger:
             ``AGENT_HEDGE_MODE`` may only be stricter.
         share: the runs that may hedge, as a ratio; `holdout`: the runs that are decided and not hedged.
         fleet: the name switches know this fleet by.
+        bar: ``unit`` bars what a tool that must not run twice runs in; ``downstream`` every node that leads to one.
         deadline: seconds a `run` may take where it names none; `extra_attempts`: hedges a run may use.
         observers: hear every event.
 
@@ -111,6 +134,7 @@ class Hedger:
         share: float = 1.0,
         holdout: float = 0.0,
         fleet: str = "",
+        bar: Literal["unit", "downstream"] = "unit",
         deadline: float | None = None,
         extra_attempts: int | None = None,
         observers: Sequence[Observer] = (),
@@ -120,6 +144,10 @@ class Hedger:
         self.nodes = {name: _checked_policy(f"nodes[{name!r}]", one) for name, one in (nodes or {}).items()}
         self.budget = _checked_budget(budget)
         self.modes = Modes(mode, share=share, holdout=holdout, fleet=fleet)
+        if bar not in ("unit", "downstream"):
+            raise ConfigurationError(f"bar must be 'unit' or 'downstream', got {bar!r}")
+        self.bar: Literal["unit", "downstream"] = bar
+        self._graph_adapter: GraphAdapter | None = None
         self.deadline = _checked_seconds("deadline", deadline)
         self.extra_attempts = _checked_count("extra_attempts", extra_attempts)
         self.book = LatencyBook()
@@ -267,7 +295,7 @@ class Hedger:
         Raises:
             ConfigurationError: a value or a member that cannot be meant, named.
         """
-        from agent_hedge.adapters.langchain.ambient import step_context
+        from agent_hedge.adapters.langchain.ambient import ambient_context, ambient_run
         from agent_hedge.adapters.langchain.build import chat_model
 
         def open_lane(
@@ -288,7 +316,8 @@ class Hedger:
                 commit_on_token=commit_on_token,
                 barred=barred,
                 extra_gates=extra_gates,
-                context_of=step_context,
+                context_of=lambda: ambient_context(lambda config: self._graphs.graphs.context(config)),
+                run_of=lambda: ambient_run(lambda: self._graphs.graphs.run()),
             )
 
         return chat_model(
@@ -300,6 +329,104 @@ class Hedger:
             accept=accept,
             accept_on=accept_on,
             trigger=trigger,
+        )
+
+    # --- LangGraph ------------------------------------------------------------------------------------------------
+
+    def node(self, action: Any = None, /, **settings: Unpack[NodeSettings]) -> Any:
+        """Return a node of a LangGraph graph with the same face: a function, method, callable, Runnable or graph.
+
+        Keyword arguments:
+            unit: ``model`` runs the node once and tells its hedged models where they stand; ``node`` races the node
+                itself, for nodes that call SDKs directly.
+            key: names the steps that share one latency history (default: the node's name).
+            bar: overrides the hedger's for this node.
+            policy: when the next attempt is due.
+
+        Only with ``unit="node"``:
+            effect: what running it twice would do; without a repeatable one it is never raced.
+            targets: the places attempts go to; the node finds its own in ``current_attempt().target``, and a target
+                whose member is a mapping puts it into the attempt's ``configurable``.
+            accept: whether a result is acceptable; a rejected one is a recoverable failure.
+            first: whether an item of the custom stream is the first meaningful one.
+            trigger: ``total`` also races a node whose first token cannot be seen, on the time of whole results.
+            timeout: seconds one execution may take, all attempts included.
+            recover: exception types that are recoverable beside the usual ones.
+            cancellable: a sync body looks at ``current_attempt().cancelled`` and stops.
+
+        Without an action it returns a decorator. A hedged model in a plain node needs no wrapping.
+
+        Raises:
+            ConfigurationError: a value that cannot be meant, named.
+        """
+        if action is None:
+            return lambda decorated: self._graphs.node(decorated, **settings)
+        return self._graphs.node(action, **settings)
+
+    def task(self, fn: Callable[P, R], /) -> Callable[P, R]:
+        """Return the body of a ``@task`` or ``@entrypoint`` that tells its hedged models where they stand.
+
+        It stands below the decorator of LangGraph: ``@task`` on top of ``@hedger.task``.
+        """
+        wrapped: Callable[P, R] = self._graphs.node(fn)
+        return wrapped
+
+    def wrap_graph(self, builder: B) -> B:
+        """Wrap every node of a `StateGraph` that holds a hedged model or is declared, in place, and return it.
+
+        A node is declared by ``metadata={"agent_hedge": {"unit": "node", ...}}``, with the settings of `node`. The
+        graph counts as shown (`explain`). Wrap before compiling.
+        """
+        self._graphs.wrap_graph(builder)  # type: ignore[arg-type]
+        return builder
+
+    def explain(self, graph: Graph, *, bar: Literal["unit", "downstream"] | None = None) -> Explanation:
+        """Explain what each node of a graph may do, before it runs: hedgeable or barred, why, and which tools.
+
+        The graph is remembered: under ``bar="downstream"`` only nodes of graphs that were shown are hedged.
+        """
+        return self._graphs.graphs.explain(graph, bar)
+
+    @property
+    def _graphs(self) -> GraphAdapter:
+        if self._graph_adapter is None:
+            from agent_hedge.adapters.langchain.meaning import is_meaningful
+            from agent_hedge.adapters.langgraph.adapter import GraphAdapter
+            from agent_hedge.adapters.langgraph.graphs import Unknown
+
+            self._graph_adapter = GraphAdapter(
+                effects=getattr(self, "registry", None) or Unknown(),
+                bar=self.bar,
+                open_run=lambda **settings: self.run(**settings).opened,
+                open_lane=self._node_lane,
+                portal=self._background,
+                in_thread=in_thread,
+                is_meaningful=is_meaningful,
+            )
+        return self._graph_adapter
+
+    def _node_lane(
+        self,
+        name: str,
+        *,
+        effect: object,
+        targets: Iterable[Target[Any] | str] | Target[Any] | None = None,
+        policy: HedgePolicy | None = None,
+        timeout: float | None = None,
+        recover: type[BaseException] | tuple[type[BaseException], ...] = (),
+        commit_on_token: bool = True,
+    ) -> Lane:
+        from agent_hedge.adapters.langgraph.raced import passing_control_flow
+
+        check_text(name, "key", KEY_LIMIT, empty=False)
+        return self._lane(
+            StepKey(node=name),
+            (Target(name[:NAME_LIMIT], copies=2),) if targets is None else as_targets(targets),
+            effect=_checked_effect(effect),
+            policy=policy,
+            timeout=timeout,
+            classifier=passing_control_flow(_widened(recover)),
+            commit_on_token=commit_on_token,
         )
 
     def lane(self, key: StepKey, targets: Iterable[Target[Any] | str], *, effect: Effect) -> Lane:
@@ -319,12 +446,14 @@ class Hedger:
         barred: Refused | None = None,
         extra_gates: Sequence[Gate] = (),
         context_of: Callable[[], StepContext | None] = step_scope.get,
+        run_of: Callable[[], Run | None] = run_scope.get,
         nodes: Mapping[str, HedgePolicy] | None = None,
     ) -> Lane:
         for target in targets:
             self._targets.setdefault(target.name, target)
             self._keys[key, target.name] = None
         chosen = _checked_policy("policy", policy) if policy is not None else self.policy
+        looks = (*self._looks, DrainGate(context_of))
         return Lane(
             key,
             loops=self._loops,
@@ -333,13 +462,14 @@ class Hedger:
             candidates=places(targets),
             latency=self.book,
             fleet=self._fleet,
-            gates=(*self._looks, *self._takes, *extra_gates),  # a limiter's turn cannot be given back: it is asked last
+            gates=(*looks, *self._takes, *extra_gates),  # a limiter's turn cannot be given back: it is asked last
             nodes=self.nodes if nodes is None else nodes,
             context_of=context_of,
+            run_of=run_of,
             plans=self.planner,
             barred=barred,
             forced_policy=Fixed(0.0, attempts=2),
-            forced_gates=self._looks,
+            forced_gates=looks,
             funnel=self._funnel,
             effect=effect,
             classifier=classifier,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Refused
+from agent_hedge.core.ports import HedgePolicy, Refused
 from agent_hedge.core.step import Attempt, Certainty, Place, Role
 
 RECOVERY_SHARE = 0.2
@@ -213,6 +213,10 @@ class StepContext:
     resumed: bool = False
     durability: str = ""
     verdict: Refused | None = None
+    policy: HedgePolicy | None = None
+    """The node's own, where it has one."""
+    alias: str = ""
+    """The framework's own name of this execution: tells two executions apart, but is no identity (DESIGN 5.13)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from agent_hedge.core.classify import classify
+from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import (
     Chooser,
     Classifier,
@@ -29,6 +30,8 @@ from agent_hedge.engine.funnel import Funnel
 from agent_hedge.engine.loops import Loops
 
 T = TypeVar("T")
+
+_RESUMED = Refused(Reason.RESUMED)
 
 
 class Lane:
@@ -56,6 +59,7 @@ class Lane:
         nodes: Mapping[str, HedgePolicy] = MappingProxyType({}),
         context_of: Callable[[], StepContext | None] = step_scope.get,
         plans: PlanView | None = None,
+        run_of: Callable[[], Run | None] = run_scope.get,
     ) -> None:
         self.key = key
         self.loops = loops
@@ -76,6 +80,7 @@ class Lane:
         self.nodes = nodes
         self.context_of = context_of
         self.plans = plans
+        self.run_of = run_of
 
     def run(
         self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None
@@ -109,15 +114,19 @@ class Lane:
 
     def race(self, now_of: Callable[[], float], key: StepKey, effect: Effect, after: Race | None = None) -> Race:
         """Return the race of one step, not yet started; `now_of` is the clock of whoever will drive it."""
-        run = run_scope.get()
+        run = self.run_of()
         if run is not None and after is None:
             run.begin_step()
         context = self.context_of()
+        policy, barred = self.nodes.get(key.node, self.policy), self.barred
+        if context is not None:
+            policy = context.policy or policy
+            barred = context.verdict or barred or (_RESUMED if context.resumed else None)
         force = forced.get()
         is_forced = force is not None and force.hedge
         race = Race(
             key,
-            policy=self.forced_policy if is_forced else self.nodes.get(key.node, self.policy),
+            policy=self.forced_policy if is_forced else policy,
             chooser=self.chooser,
             candidates=self.candidates,
             latency=self.latency,
@@ -126,7 +135,7 @@ class Lane:
             run=run,
             plans=self.plans,
             effect=effect,
-            barred=self.barred if context is None or context.verdict is None else context.verdict,
+            barred=barred,
             deadline=self._deadline(run, now_of) if after is None else after.deadline,
             commit_on_token=self.commit_on_token,
             observed=bool(self.funnel),

@@ -25,6 +25,11 @@ class RunScope:
         self._portal = portal
         self._token: Token[Run | None] | None = None
 
+    @property
+    def opened(self) -> Run:
+        """The run, for adapters that keep it open without a scope."""
+        return self._run
+
     def __enter__(self) -> Run:
         if self._token is not None:
             raise HedgeError("A run is entered once; open another one for more work.")

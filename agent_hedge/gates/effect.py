@@ -22,8 +22,8 @@ class EffectGate:
         role = attempt.role
         if role is _PRIMARY:
             return PASS
-        if not view.effect.repeatable:
-            return Refused(Reason.BARRED, f"effect {view.effect.value}")
         if role is _HEDGE and view.barred is not None:
             return view.barred
+        if not view.effect.repeatable:
+            return Refused(Reason.BARRED, f"effect {view.effect.value}")
         return PASS

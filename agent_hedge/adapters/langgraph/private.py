@@ -9,23 +9,45 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from langchain_core.tracers._streaming import _StreamingCallbackHandler as StreamingHandler
+from langgraph._internal._constants import CONFIG_KEY_CALL as CALL
+from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER as CHECKPOINTER
+from langgraph._internal._constants import CONFIG_KEY_DURABILITY as DURABILITY
+from langgraph._internal._constants import CONFIG_KEY_RESUMING as RESUMING
+from langgraph._internal._constants import CONFIG_KEY_RUNTIME as RUNTIME
+from langgraph._internal._constants import CONFIG_KEY_SCRATCHPAD as SCRATCHPAD
+from langgraph._internal._constants import CONFIG_KEY_SEND as SEND
+from langgraph._internal._constants import CONFIG_KEY_STREAM as STREAM
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.func import _TaskFunction as TaskFunction
 from langgraph.graph import StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel._tools import StreamToolCallHandler
+from langgraph.pregel._utils import _runnable_has_native_async as runs_async
 
 __all__ = [
     "AGENT_MODEL_NODES",
     "AGENT_MODEL_WRAPPERS",
     "AGENT_MODULE",
+    "CALL",  # the configurable key of the function that schedules a `@task`
+    "CHECKPOINTER",  # ... of the checkpointer that subgraphs inherit
     "CONFIGURABLE_MODEL",
+    "DURABILITY",  # ... of the durability mode
     "MIDDLEWARE_MODULE",
+    "RESUMING",  # ... of whether the superstep resumes
+    "RUNTIME",  # ... of the `Runtime`: stream writer, store, control
     "RunnableCallable",  # what `add_node` turns a function into: the user's function is behind `func` and `afunc`
     "RunnableSeq",  # LangGraph's own sequence; not a `RunnableSequence`
+    "SCRATCHPAD",  # ... of the task's counters and resume values
+    "SEND",  # ... of what takes a task's writes
+    "STREAM",  # ... of the stream that subgraphs write to
+    "StreamToolCallHandler",  # emits tool events, and sets a context variable for the tool while it runs
+    "StreamingHandler",  # handlers of this kind make `ainvoke` stream, and may tap a node's output
     "TaskFunction",  # what `@task` returns: the only sign that a function runs as a task
     "all_edges",
     "default_error_handler",
     "middleware_class",
+    "runs_async",  # whether LangGraph accepts a `timeout=` for this runnable
     "tool_call_wrappers",
 ]
 

@@ -1,0 +1,133 @@
+"""One attempt of a raced node: its own configuration, behind its own gate (R8)."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import anyio
+from langchain_core.callbacks.manager import ahandle_event
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.pregel.protocol import StreamProtocol
+from langgraph.runtime import Runtime
+
+from agent_hedge.adapters.langgraph.gate import Gate
+from agent_hedge.adapters.langgraph.gated_callbacks import gated_manager
+from agent_hedge.adapters.langgraph.gated_state import FencedStore, HeldSaver, claim
+from agent_hedge.adapters.langgraph.private import CALL, CHECKPOINTER, RUNTIME, SCRATCHPAD, SEND, STREAM
+from agent_hedge.adapters.langgraph.probe import IsMeaningful, Probe, Speaker, StreamingProbe, ToolFence
+from agent_hedge.core.ports import EffectSource
+from agent_hedge.core.scope import ActiveAttempt
+
+Config = dict[str, Any]
+COUNTERS = ("call_counter", "interrupt_counter", "subgraph_counter")
+"""Of a task's scratchpad: they name its calls, interrupts and subgraphs, and each attempt counts from the start."""
+
+
+def overrides_of(active: ActiveAttempt) -> Mapping[str, Any]:
+    """Return what the attempt's target puts into `configurable`: a target's member may be a mapping of that."""
+    member = getattr(active.target, "member", None)
+    return member if isinstance(member, Mapping) else {}
+
+
+def directed(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Config:
+    """Return the configuration with a target's overrides."""
+    return {**config, "configurable": {**(config.get("configurable") or {}), **overrides}}
+
+
+class GatedAttempt:
+    """The configuration of one attempt whose race is undecided, and what becomes of what it shows."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        active: ActiveAttempt,
+        *,
+        effects: EffectSource,
+        is_meaningful: IsMeaningful,
+        first: Callable[[Any], bool] | None,
+        may_stream: bool,
+    ) -> None:
+        self._active = active
+        self._gate = gate = Gate(active)
+        self._first = first
+        self._speak = Speaker(active)
+        self._probe = (StreamingProbe if may_stream else Probe)(self._speak, is_meaningful)
+        self._scratchpad = (config.get("configurable") or {}).get(SCRATCHPAD)
+        self._counters: dict[str, itertools.count[int]] = {}
+        self.config = directed(config, {**overrides_of(active), **self._channels(config.get("configurable") or {})})
+        self.config["metadata"] = dict(config.get("metadata") or {})
+        self.config["callbacks"] = gated_manager(
+            config.get("callbacks"), gate, (self._probe, ToolFence(active, effects))
+        )
+
+    def _channels(self, configurable: Mapping[str, Any]) -> Config:
+        gate, active = self._gate, self._active
+        own: Config = {}
+        if (send := configurable.get(SEND)) is not None:
+            own[SEND] = gate.wrap(send)
+        if (stream := configurable.get(STREAM)) is not None:
+            own[STREAM] = StreamProtocol(gate.wrap(stream), stream.modes)
+        if (call := configurable.get(CALL)) is not None:
+
+            def fenced_call(*args: Any, **kwargs: Any) -> Any:
+                claim(active, "A task")
+                return call(*args, **kwargs)
+
+            own[CALL] = fenced_call
+        if isinstance(saver := configurable.get(CHECKPOINTER), BaseCheckpointSaver):
+            own[CHECKPOINTER] = HeldSaver(saver, gate)
+        if isinstance(runtime := configurable.get(RUNTIME), Runtime):
+            store = FencedStore(runtime.store, active) if runtime.store is not None else None
+            own[RUNTIME] = runtime.override(stream_writer=self._writer(runtime.stream_writer), store=store)
+        if self._scratchpad is not None:
+            self._counters = {name: itertools.count() for name in COUNTERS}
+            own[SCRATCHPAD] = replace(
+                self._scratchpad, **{name: counter.__next__ for name, counter in self._counters.items()}
+            )
+        return own
+
+    def _writer(self, write: Callable[[Any], None]) -> Callable[[Any], None]:
+        gated, first = self._gate.wrap(write), self._first
+        if first is None:
+            return gated
+
+        def watched(chunk: Any) -> None:
+            gated(chunk)
+            if first(chunk):
+                self._speak()
+
+        return watched
+
+    async def open(self) -> None:
+        """The attempt has won: show what it has held back, and what is still to come."""
+        await self._gate.open()
+
+    def settle(self) -> None:
+        """The attempt has won and ended: what follows in this task counts on from where it stopped."""
+        for name, counter in self._counters.items():
+            for _ in range(next(counter)):
+                getattr(self._scratchpad, name)()
+
+    async def close_runs(self) -> None:
+        """The attempt was cancelled: tell whoever heard a model run start that it has ended."""
+        handlers = list(self.config["callbacks"].inheritable_handlers)
+        with anyio.CancelScope(shield=True):
+            for run_id, parent in dict(self._probe.open_runs).items():
+                error = asyncio.CancelledError()
+                await ahandle_event(handlers, "on_llm_error", "ignore_llm", error, run_id=run_id, parent_run_id=parent)
+
+
+def isolated(state: Any) -> Any:
+    """Return a copy of a node's input as deep as its own containers: attempts must not see each other's changes."""
+    if isinstance(state, dict):
+        return {key: _container(value) for key, value in state.items()}
+    return _container(copy.copy(state)) if not isinstance(state, str | bytes | int | float | None) else state
+
+
+def _container(value: Any) -> Any:
+    return copy.copy(value) if isinstance(value, list | dict | set) else value

@@ -1,0 +1,81 @@
+"""Where a step stands, read from the configuration that LangGraph keeps around every node (DESIGN 5.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent_hedge.adapters.langgraph.private import CHECKPOINTER, DURABILITY, RESUMING, RUNTIME, SCRATCHPAD
+from agent_hedge.core.ports import Refused
+from agent_hedge.core.scope import StepContext, step_scope
+
+NODE = "langgraph_node"
+_NOTHING: Mapping[str, Any] = {}
+
+
+VerdictOf = Callable[[str, tuple[str, ...]], Refused | None]
+"""Says why the model calls of a node (its name, the names of the nodes around it) must not be hedged."""
+
+
+def read_context(config: Mapping[str, Any], verdict_of: VerdictOf) -> StepContext | None:
+    """Return where the node of this ambient configuration stands, or None outside any node.
+
+    `parent` is the chain of steps around it, outermost first. A step whose node is wrapped is known by name, step and
+    path (a parent may loop over the same subgraph); one that is not, by its name alone.
+    """
+    metadata = config.get("metadata") or _NOTHING
+    node = metadata.get(NODE)
+    if node is None:
+        return None
+    configurable = config.get("configurable") or _NOTHING
+    alias = str(metadata.get("langgraph_checkpoint_ns", ""))
+    around = names_around(alias)
+    outer = step_scope.get()
+    parent = around if outer is None or outer.alias == alias else _within(outer, alias)
+    durability = str(configurable.get(DURABILITY, "async")) if configurable.get(CHECKPOINTER) else ""
+    return StepContext(
+        node=node,
+        step=metadata.get("langgraph_step", 0),
+        path=_path(metadata.get("langgraph_path", ())),
+        parent=parent,
+        thread=str(configurable.get("thread_id") or ""),
+        draining=_draining(configurable.get(RUNTIME)),
+        resumed=_is_resumed(configurable),
+        durability=durability,
+        verdict=verdict_of(node, around),
+        alias=alias,
+    )
+
+
+def names_around(alias: str) -> tuple[str, ...]:
+    """Return the names of the nodes around a nested one, from its checkpoint namespace (``outer:id|inner:id``)."""
+    if "|" not in alias:
+        return ()
+    return tuple(part.partition(":")[0] for part in alias.split("|") if not part.isdigit())[:-1]
+
+
+def _within(outer: StepContext, alias: str) -> tuple[str, ...]:
+    chain = (*outer.parent, f"{outer.node}#{outer.step}#{outer.path}")
+    names = names_around(alias)
+    if outer.alias and alias.startswith(outer.alias):  # levels between the two are known by name
+        return (*chain, *names[len(names_around(outer.alias)) + 1 :])
+    return (*chain, *names)
+
+
+def _path(path: object) -> str:
+    """Return ``__pregel_pull/plan`` and the like: what tells parallel tasks of one node apart."""
+    return "/".join(map(str, path)) if isinstance(path, tuple | list) else str(path)
+
+
+def _draining(runtime: Any) -> Callable[[], bool]:
+    return lambda: bool(getattr(runtime, "drain_requested", False))
+
+
+def _is_resumed(configurable: Mapping[str, Any]) -> bool:
+    """Whether this task continues an earlier one: answers of a human must meet the very attempt that asked."""
+    if configurable.get(RESUMING):
+        return True
+    scratchpad = configurable.get(SCRATCHPAD)
+    if scratchpad is None:
+        return False
+    return bool(scratchpad.resume) or scratchpad.get_null_resume(False) is not None

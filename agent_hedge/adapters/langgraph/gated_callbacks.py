@@ -1,0 +1,81 @@
+"""Callbacks of a raced node: what handlers hear of an attempt waits behind its gate (R5, R8)."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
+from langchain_core.callbacks.base import BaseCallbackManager
+
+from agent_hedge.adapters.langgraph.gate import Gate
+from agent_hedge.adapters.langgraph.private import StreamingHandler, StreamToolCallHandler
+
+_CORE = "langchain_core.callbacks.base"
+"""A hook that is defined there does nothing, but for `on_chat_model_start`: its error selects another hook."""
+
+
+def ungateable(manager: object) -> BaseCallbackHandler | None:
+    """Return a handler that taps what runs and cannot be held back: that of `astream_events` v2 or `astream_log`."""
+    for handler in _handlers(manager):
+        if isinstance(handler, StreamingHandler) and not type(handler).__module__.startswith(("langgraph.", __name__)):
+            return handler
+    return None
+
+
+def gated_manager(manager: object, gate: Gate, own: Sequence[BaseCallbackHandler]) -> BaseCallbackManager:
+    """Return a copy of a node's callback manager for one attempt, with `own` handlers added, which are not gated.
+
+    A handler with ``raise_error`` guards what it hears of: it is asked at once.
+    """
+    known: dict[int, BaseCallbackHandler] = {}
+
+    def gated(handler: BaseCallbackHandler) -> BaseCallbackHandler:
+        if id(handler) not in known:
+            known[id(handler)] = handler if handler.raise_error else gated_handler(handler, gate)
+        return known[id(handler)]
+
+    if isinstance(manager, BaseCallbackManager):
+        own_manager = manager.copy()
+    else:
+        handlers = list(_handlers(manager))
+        own_manager = AsyncCallbackManager(handlers=handlers, inheritable_handlers=handlers)
+    own_manager.handlers = [gated(handler) for handler in own_manager.handlers]
+    own_manager.inheritable_handlers = [gated(handler) for handler in own_manager.inheritable_handlers]
+    for handler in own:
+        own_manager.add_handler(handler, inherit=True)
+    return own_manager
+
+
+def gated_handler(handler: BaseCallbackHandler, gate: Gate) -> BaseCallbackHandler:
+    """Return a handler of the same class and the same state whose hooks wait behind the gate."""
+    if isinstance(handler, StreamToolCallHandler):  # sets a context variable while a tool runs: its hooks must run
+        tools = copy.copy(handler)
+        tools.stream = gate.wrap(handler.stream)
+        tools._run_to_call = {}
+        return tools
+    cls = type(handler)
+    hooks = {name: property(_constant(_hook(handler, name, gate))) for name in dir(cls) if name.startswith("on_")}
+    gated_class = type(f"Gated{cls.__name__}", (cls,), {**hooks, "__module__": __name__})
+    twin: BaseCallbackHandler = object.__new__(gated_class)
+    twin.__dict__ = handler.__dict__
+    return twin
+
+
+def _hook(handler: BaseCallbackHandler, name: str, gate: Gate) -> Any:
+    real = getattr(handler, name)
+    if name == "on_chat_model_start" and getattr(real, "__module__", "") == _CORE:
+        return real
+    return gate.wrap_async(real) if inspect.iscoroutinefunction(real) else gate.wrap(real)
+
+
+def _constant(value: Any) -> Any:
+    return lambda _: value
+
+
+def _handlers(manager: object) -> Sequence[BaseCallbackHandler]:
+    if isinstance(manager, BaseCallbackManager):
+        return [*manager.handlers, *manager.inheritable_handlers]
+    return list(manager) if isinstance(manager, list) else []

@@ -1,0 +1,129 @@
+"""What a hedger knows of graphs: those it was shown, the verdicts on their nodes, the runs their settings open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.graph import StateGraph
+
+from agent_hedge.adapters.langgraph.context import read_context
+from agent_hedge.adapters.langgraph.explain import Graph, explain
+from agent_hedge.adapters.langgraph.report import SEPARATOR, Bar, Explanation, NodeReport
+from agent_hedge.adapters.langgraph.seed import OpenRun, Seeds
+from agent_hedge.core.events import Reason
+from agent_hedge.core.ports import EffectSource, Refused
+from agent_hedge.core.scope import Run, StepContext, run_scope
+from agent_hedge.core.step import Effect
+from agent_hedge.errors import ConfigurationError
+
+UNIT = "unit"
+"""The name a single node is explained under."""
+
+
+class Unknown:
+    """An `EffectSource` that has heard of no tool."""
+
+    def effect(self, name: str, namespace: str = "") -> Effect:
+        return Effect.UNKNOWN
+
+
+class Graphs:
+    """The graphs a hedger has been shown.
+
+    A verdict is taken when a graph is shown: show it again after its tools have been annotated. Nodes of several
+    graphs that cannot be told apart when they run share the strictest verdict.
+    """
+
+    def __init__(self, effects: EffectSource, bar: Bar, open_run: OpenRun) -> None:
+        self._effects = effects
+        self._bar: Bar = bar
+        self._seeds = Seeds(open_run)
+        self._shown: dict[int, tuple[Graph, dict[Bar, Explanation]]] = {}
+        self._verdicts: dict[tuple[Bar, str, tuple[str, ...]], Refused | None] = {}
+
+    # --- graphs -----------------------------------------------------------------------------------------------------
+
+    def explain(self, graph: Graph, bar: Bar | None = None) -> Explanation:
+        """Explain a graph and remember it."""
+        explanation = explain(graph, effects=self._effects, bar=bar or self._bar)
+        self._shown[id(graph)] = (graph, {explanation.bar: explanation})
+        self._verdicts.clear()
+        return explanation
+
+    def explain_unit(self, action: Any) -> Explanation:
+        """Explain one node on its own."""
+        builder: StateGraph[Any, Any, Any, Any] = StateGraph(dict)
+        builder.add_node(UNIT, action, input_schema=dict)
+        return explain(builder, effects=self._effects)
+
+    def report(self, node: str, around: Sequence[str], bar: Bar) -> list[NodeReport]:
+        """Return what is known of a node under this name, from every graph shown."""
+        name = SEPARATOR.join((*around, node))
+        readings = [self._reading(graph, known, bar) for graph, known in self._shown.values()]
+        return [report for explanation in readings for report in explanation.nodes if report.name == name]
+
+    def verdict(self, node: str, around: tuple[str, ...], bar: Bar | None = None) -> Refused | None:
+        """Return why model calls of a node must not be hedged; where nothing is known, only `downstream` bars them."""
+        key = (bar or self._bar, node, around)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judge(*key)
+        return self._verdicts[key]
+
+    def _judge(self, bar: Bar, node: str, around: tuple[str, ...]) -> Refused | None:
+        reports = self.report(node, around, bar)
+        if not reports and bar == "downstream":
+            return Refused(Reason.GRAPH_UNSEEN, f"no node `{node}` was explained")
+        reasons = [reason for report in reports for reason in report.verdicts["model"].reasons]
+        return Refused(Reason.BARRED, reasons[0]) if reasons else None
+
+    def _reading(self, graph: Graph, known: dict[Bar, Explanation], bar: Bar) -> Explanation:
+        if bar not in known:
+            known[bar] = explain(graph, effects=self._effects, bar=bar)
+        return known[bar]
+
+    # --- steps and runs ---------------------------------------------------------------------------------------------
+
+    def context(self, config: Mapping[str, Any], bar: Bar | None = None) -> StepContext | None:
+        """Return where the node of this ambient configuration stands, with its verdict."""
+        if bar is None or bar == self._bar:
+            return read_context(config, self.verdict)
+        return read_context(config, lambda node, around: self.verdict(node, around, bar))
+
+    def run(self) -> Run | None:
+        """Return the run around this code: the open scope, else the one that the ambient configuration asks for."""
+        run = run_scope.get()
+        if run is not None:
+            return run
+        config = var_child_runnable_config.get()
+        if config is None:
+            return None
+        context = self.context(config)
+        return None if context is None else self.run_of(config, context)
+
+    def run_of(self, config: Mapping[str, Any], context: StepContext) -> Run | None:
+        """Return the run that this configuration asks for, None where it asks for none."""
+        return self._seeds.run_for(config, resumed=context.resumed)
+
+    def paused(self, run: Run) -> None:
+        """A graph of this run waits for a human."""
+        self._seeds.paused(run)
+
+
+def hazards(report: NodeReport, effect: Effect) -> tuple[str, ...]:
+    """Return why a node must not be raced as a whole, given its declared effect.
+
+    The declaration stands for what cannot be seen in the node, and for its store writes (they pass the fence). What
+    is seen still bars it: tools, interrupts, memory, tasks.
+    """
+    if not effect.repeatable:
+        return (f"its effect is {effect}",)
+    declared = {f"cannot see {spot}" for spot in report.cannot_see} | {"it writes to the store"}
+    return tuple(reason for reason in report.verdicts["node"].reasons if reason not in declared)
+
+
+def check_bar(bar: object) -> None:
+    """Refuse what is not a reading of the bar."""
+    if bar not in (None, "unit", "downstream"):
+        raise ConfigurationError(f"bar must be 'unit' or 'downstream', got {bar!r}")

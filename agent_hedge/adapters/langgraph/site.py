@@ -1,0 +1,157 @@
+"""Where a tool call stands in LangGraph: the graphs around it, and the messages that led to it.
+
+LangGraph shows a node its own graph only. The way up leads over the loop that schedules the node's tasks: its
+configuration is that of the node it runs in. So the parent chain is made of what stays the same when a step runs again
+(node, step, path), and every level tells its executions and its retries apart.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import (
+    CONFIG_KEY_CALL,
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_READ,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_TASK_ID,
+)
+
+from agent_hedge.core.scope import current_run
+from agent_hedge.tools.site import Frame, Site
+
+_DEPTH = 32
+_UUID6_EPOCH = 0x01B21DD213814000
+"""100 ns intervals between 1582-10-15 and 1970-01-01 (RFC 9562)."""
+
+_tokens: WeakKeyDictionary[object, str] = WeakKeyDictionary()
+
+
+def here(call_id: str = "") -> Site:
+    """Return where the running code stands: in a node of LangGraph, in a run, in both or in neither."""
+    config = var_child_runnable_config.get() or {}
+    conf = config.get("configurable") or {}
+    run = current_run()
+    named = run
+    while named is not None and not named.key and named.parent is not None:
+        named = named.parent
+    history, siblings = _history(conf, call_id)
+    return Site(
+        run_key=named.key if named else "",
+        generation=named.generation if named else 0,
+        thread=str(conf.get("thread_id") or ""),
+        tenant=run.tenant if run else "",
+        principal=run.principal if run else "",
+        call_id=call_id,
+        frames=tuple(_frames(config)),
+        durability=_durability(conf),
+        persistent=conf.get(CONFIG_KEY_CHECKPOINTER) is not None,
+        history=history,
+        siblings=siblings,
+        remaining=run.remaining if run else math.inf,
+        born=_born(conf),
+    )
+
+
+def in_a_node() -> bool:
+    """Whether the running code is inside a node or task of LangGraph."""
+    config = var_child_runnable_config.get() or {}
+    return "langgraph_node" in (config.get("metadata") or {})
+
+
+def _frames(config: Mapping[str, Any]) -> list[Frame]:
+    frames: list[Frame] = []
+    for _ in range(_DEPTH):
+        conf, metadata = config.get("configurable") or {}, config.get("metadata") or {}
+        if "langgraph_node" not in metadata or CONFIG_KEY_TASK_ID not in conf:
+            break
+        loop = _loop(conf)
+        runtime = conf.get(CONFIG_KEY_RUNTIME)
+        info = getattr(runtime, "execution_info", None)
+        frames.append(
+            Frame(
+                execution=_token(loop or getattr(runtime, "control", None)),
+                node=str(metadata["langgraph_node"]),
+                step=int(metadata.get("langgraph_step", 0)),
+                path=str(metadata.get("langgraph_path", "")),
+                task=str(conf[CONFIG_KEY_TASK_ID]),
+                attempt=int(getattr(info, "node_attempt", 1)),
+            )
+        )
+        config = getattr(loop, "config", None) or {}
+    return frames[::-1]
+
+
+def _loop(conf: Mapping[str, Any]) -> object | None:
+    """Return the loop that runs the current graph: the one that `@task` calls are scheduled on."""
+    call = conf.get(CONFIG_KEY_CALL)
+    for _ in range(4):
+        schedule = getattr(call, "keywords", {}).get("schedule_task")
+        if schedule is not None:
+            return getattr(schedule, "__self__", None)
+        call = getattr(call, "__wrapped__", None) or getattr(call, "func", None)
+    return None
+
+
+def _token(owner: object | None) -> str:
+    """Return a name for one execution of a graph, unique in this process; an unknown one is like no other."""
+    if owner is None:
+        return secrets.token_hex(8)
+    try:
+        return _tokens.setdefault(owner, secrets.token_hex(8))
+    except TypeError:
+        return f"object {id(owner)}"
+
+
+def _durability(conf: Mapping[str, Any]) -> str:
+    return str(conf.get(CONFIG_KEY_DURABILITY) or "async")
+
+
+def _history(conf: Mapping[str, Any], call_id: str) -> tuple[dict[str, int], frozenset[str]]:
+    """Return how often each call id occurs in the state, and the ids that were asked for together with this one."""
+    asked: Counter[str] = Counter()
+    answered: Counter[str] = Counter()
+    siblings: frozenset[str] = frozenset()
+    for message in _messages(conf):
+        if isinstance(message, AIMessage):
+            ids = [str(call.get("id") or "") for call in message.tool_calls]
+            asked.update(ids)
+            if call_id and call_id in ids:
+                siblings = frozenset(ids) - {""}
+        elif isinstance(message, ToolMessage):
+            answered[str(message.tool_call_id)] += 1
+    return dict(asked | answered), siblings
+
+
+def _messages(conf: Mapping[str, Any]) -> Iterable[object]:
+    read = conf.get(CONFIG_KEY_READ)
+    try:
+        channels = list(read.args[1])  # the way ToolNode itself reads the state of a `Send`
+        state = read(channels)
+    except Exception:
+        return
+    for value in state.values() if isinstance(state, Mapping) else ():
+        if isinstance(value, list | tuple):
+            yield from value
+
+
+def _born(conf: Mapping[str, Any]) -> float:
+    """Return the epoch of the checkpoint that the root graph's step came from (its id is a UUID of version 6)."""
+    checkpoints = conf.get(CONFIG_KEY_CHECKPOINT_MAP) or {}
+    try:
+        value = UUID(str(checkpoints[""])).int
+    except (KeyError, ValueError, TypeError):
+        return math.inf
+    if (value >> 76) & 0xF != 6:
+        return math.inf
+    return float(((((value >> 80) << 12) | ((value >> 64) & 0xFFF)) - _UUID6_EPOCH) / 1e7)

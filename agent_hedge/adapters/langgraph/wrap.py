@@ -1,0 +1,73 @@
+"""`hedger.wrap_graph`: every node of a builder that is declared by metadata, or holds a hedged model."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from langchain_core.runnables import Runnable
+from langchain_core.runnables.config import run_in_executor
+from langgraph.graph import StateGraph
+
+from agent_hedge.adapters.langgraph.face import is_wrapped
+from agent_hedge.adapters.langgraph.graphs import Graphs
+from agent_hedge.adapters.langgraph.private import RunnableCallable
+from agent_hedge.adapters.langgraph.seed import CARRIER
+from agent_hedge.errors import ConfigurationError
+
+Builder = StateGraph[Any, Any, Any, Any]
+WrapNode = Callable[..., Any]
+"""Wraps one action, given the settings a node declares."""
+
+
+def wrap_graph(builder: Builder, graphs: Graphs, wrap_node: WrapNode) -> Builder:
+    """Wrap the nodes of `builder` in place and return it; what is compiled already stays as it is.
+
+    Raises `ConfigurationError` for anything but a builder, and for a declaration that cannot be meant.
+    """
+    if not isinstance(builder, StateGraph):
+        raise ConfigurationError(
+            f"wrap_graph() takes a StateGraph before it is compiled, got a {type(builder).__name__}"
+        )
+    explanation = graphs.explain(builder)
+    for name, spec in builder.nodes.items():
+        settings = _declared(name, spec.metadata)
+        inner = [report for report in explanation.nodes if report.name == name or report.name.startswith(f"{name}|")]
+        if settings is None and not any(report.hedged for report in inner):
+            continue
+        spec.runnable = wrapped(
+            cast("Runnable[Any, Any]", spec.runnable), functools.partial(wrap_node, **(settings or {}))
+        )
+        if settings is not None:
+            spec.metadata = {key: value for key, value in (spec.metadata or {}).items() if key != CARRIER} or None
+    return builder
+
+
+def wrapped(runnable: Runnable[Any, Any], wrap_node: Callable[[Any], Any]) -> Runnable[Any, Any]:
+    """Return what `add_node` would have made of the wrapped action: a user's function stands behind `func`, `afunc`."""
+    if type(runnable) is not RunnableCallable:
+        held: Runnable[Any, Any] = wrap_node(runnable)
+        return held
+    if is_wrapped(runnable.func) or is_wrapped(runnable.afunc):
+        return runnable
+    own = copy.copy(runnable)
+    if runnable.func is not None:
+        own.func = wrap_node(runnable.func)
+    afunc = runnable.afunc
+    if isinstance(afunc, functools.partial) and afunc.func is run_in_executor:
+        own.afunc = functools.wraps(own.func)(functools.partial(run_in_executor, None, own.func))  # type: ignore[arg-type]
+    elif afunc is not None:
+        own.afunc = wrap_node(afunc)
+    return own
+
+
+def _declared(name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the settings in a node's ``metadata={"agent_hedge": {...}}``, None where there are none."""
+    declared = (metadata or {}).get(CARRIER)
+    if declared is None:
+        return None
+    if not isinstance(declared, Mapping) or not all(isinstance(key, str) for key in declared):
+        raise ConfigurationError(f'metadata["{CARRIER}"] of node {name!r} must be a mapping, got {declared!r:.80}')
+    return dict(declared)
