@@ -30,6 +30,8 @@ R = TypeVar("R")
 
 Face = Callable[..., Any]
 
+_GENERATORS = frozenset({AsyncGeneratorType, GeneratorType})
+
 
 def wrap_function(
     fn: Callable[P, R],
@@ -61,9 +63,11 @@ def wrap_function(
                     yield item
 
     elif _is(inspect.iscoroutinefunction, fn):
+        call = cast("Callable[..., Awaitable[Any]]", fn)
 
         async def face(*args: Any, **kwargs: Any) -> Any:
-            return _settled(await lane.run(lambda _: cast("Awaitable[Any]", fn(*args, **kwargs)), accept), fn)
+            value = await lane.run(lambda _: call(*args, **kwargs), accept)
+            return _settled(value, fn) if type(value) in _GENERATORS else value
 
     else:
 
@@ -129,6 +133,6 @@ async def in_thread(active: ActiveAttempt, call: functools.partial[R]) -> R:
 
 def _settled(value: R, fn: Any) -> R:
     """Return a result. A generator is none: the race would be over before its first item was there."""
-    if isinstance(value, AsyncGeneratorType | GeneratorType):
+    if type(value) in _GENERATORS:
         raise ConfigurationError(f"{fn!r} returned a generator; wrap the async generator function itself.")
     return value

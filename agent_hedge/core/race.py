@@ -125,6 +125,9 @@ class Close(NamedTuple):
     """Every attempt has ended: nothing more will come of this race."""
 
 
+_COMMITS = tuple(Commit(number) for number in range(MAX_ATTEMPTS))
+_CLOSE = Close()
+
 Command: TypeAlias = Launch | Cancel | Commit | Answer | Report | Close
 
 
@@ -155,6 +158,7 @@ _PRIMARY, _HEDGE, _RECOVERY = Role.PRIMARY, Role.HEDGE, Role.RECOVERY
 _OPEN, _COMMITTED, _FAILED = State.OPEN, State.COMMITTED, State.FAILED
 _WON = Verdict.WON
 _FOREVER = math.inf
+_NONE: frozenset[str] = frozenset()
 
 
 class _Leg:
@@ -229,7 +233,7 @@ class Race:
         self.now = self.started_at = self.last_launch_at = 0.0
         self.last_target = ""
         self.hedges = self.in_flight = 0
-        self.excluded: frozenset[str] = frozenset()
+        self.excluded = _NONE
         self.opening = Role.PRIMARY
         """`RECOVERY` where the step is run again after its winner broke (R3): then the first attempt may be refused."""
         self.stalled = False
@@ -359,7 +363,7 @@ class Race:
         """An attempt brought a result, failed, or (as the winner) ended its stream."""
         self.now = now
         leg = self._legs[number]
-        if not leg.running:
+        if leg.outcome is not None or leg.cancelled:
             return self._take()
         leg.outcome = outcome
         self.in_flight -= 1
@@ -368,7 +372,8 @@ class Race:
                 self._saw_token(leg)
             self._elect(number)
         if self.winner == number:
-            self._collect()
+            if not self._elected:
+                self._collect()
             self._settle(outcome)
         elif self.state is _OPEN:
             self._failed(leg, outcome)
@@ -398,6 +403,7 @@ class Race:
             end = Ended(leg.attempt, verdict, failure, leg.latency, leg.censored_at, True, retry_after)
             for permit in leg.permits:
                 permit.settle(end, at=now)
+            leg.permits = ()  # some hold this race: no cycle is left for the collector
         if self._observed:
             error = type(outcome.error).__name__ if outcome and outcome.error is not None else ""
             self._report(
@@ -449,7 +455,7 @@ class Race:
         self._elected = True
         winner = self._legs[self.winner]
         self._due = self._recover_at = None
-        self._commands.append(Commit(self.winner))
+        self._commands.append(_COMMITS[self.winner] if self.winner < MAX_ATTEMPTS else Commit(self.winner))
         for permit in winner.permits:
             permit.committed(at=self.now)
         if self._observed:
@@ -619,7 +625,7 @@ class Race:
     def _close(self) -> None:
         if self._observed:
             self._report(StepClosed)
-        self._commands.append(Close())
+        self._commands.append(_CLOSE)
 
     def _verdict(self, leg: _Leg, abandoned: bool) -> Verdict:
         if abandoned:

@@ -68,6 +68,8 @@ class Run:
         self.steps = 0
         self.extra_attempts_used = 0
         self.recoveries_used = 0
+        self.sticky_target = ""
+        """Where the next step starts: the winner of the last hedge, or a place tried after a slow step."""
         self._waiting: set[int] = set()
         self._spoke_at: float | None = None
         self._lock = threading.Lock()

@@ -85,9 +85,11 @@ class Certainty(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepKey:
-    """Steps with the same key share one latency history: node, model and prompt-size bucket."""
+class StepKey(NamedTuple):
+    """Steps with the same key share one latency history: node, model and prompt-size bucket. Give them by name.
+
+    (A tuple, for its hash: every call looks its history up three times.)
+    """
 
     node: str
     model: str = ""

@@ -17,7 +17,6 @@ from agent_hedge.core.ports import Classifier, Spawner, TaskHandle, TimerHandle
 from agent_hedge.core.race import (
     Answer,
     Cancel,
-    Close,
     Command,
     Commit,
     Done,
@@ -51,7 +50,7 @@ class Driver(Generic[T]):
     __slots__ = (
         "_accept", "_active", "_call", "_classify", "_ended", "_facts", "_flushing", "_forced", "_funnel", "_held",
         "_reaper", "_spawner", "_started", "_tasks", "_timer", "_timer_at", "_waiter", "_wake_on_commit",
-        "answer", "closed", "committed", "on_answer", "race",
+        "answer", "committed", "on_answer", "race",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +67,6 @@ class Driver(Generic[T]):
         self.race = race
         self.answer: Answer | None = None
         self.committed: int | None = None
-        self.closed = False
         self.on_answer: Callable[[], None] | None = None
         """Called when the caller's answer is known (a stream's consumer may wait for something else)."""
         self._call = call
@@ -77,7 +75,7 @@ class Driver(Generic[T]):
         self._accept = accept
         self._classify = classifier
         self._funnel = funnel
-        self._active: list[ActiveAttempt] = []
+        self._active: list[ActiveAttempt | None] = []
         self._tasks: list[TaskHandle | None] = []
         self._started: dict[int, Event] = {}
         self._facts: list[Fact] = []
@@ -96,7 +94,14 @@ class Driver(Generic[T]):
         """Start the race and return the winner's result, or raise what the race has settled on."""
         self._carry_out(self.race.start(self._spawner.now()))
         if self.answer is None:
-            await self._wait()
+            try:  # `_wait`, spared one coroutine
+                await self._waiter
+            except self._spawner.cancelled:
+                await self.leave()
+                raise
+        answer = self.answer
+        if answer is not None and answer.outcome.error is None:
+            return cast("T", answer.outcome.value)
         return self.unwrap()
 
     async def until_committed(self) -> None:
@@ -193,7 +198,7 @@ class Driver(Generic[T]):
         if race.in_flight == 1 and self._forced is None and not self._facts and not race.is_cancelled(number):
             now = self._spawner.now()
             commands = race.on_outcome(number, outcome, now)
-            commands += race.on_ended(number, now, self._receipt(number))
+            commands += race.on_ended(number, now, self._let_go(number))
             self._carry_out(commands)
             return
         self._post(Done(number, outcome))
@@ -206,10 +211,14 @@ class Driver(Generic[T]):
         task = self._tasks[number]
         if task is not None:
             self._reaper.forget(task)
-        self._carry_out(self.race.on_ended(number, self._spawner.now(), self._receipt(number)))
+        self._carry_out(self.race.on_ended(number, self._spawner.now(), self._let_go(number)))
 
-    def _receipt(self, number: int) -> Receipt:
+    def _let_go(self, number: int) -> Receipt:
+        """Drop an attempt that has ended; its receipt stays. (A cycle here costs every call 5 us of the collector.)"""
         active = self._active[number]
+        self._active[number] = self._tasks[number] = None
+        if active is None:
+            return NO_RECEIPT
         if active.phase or active.tokens is not None:
             return Receipt(phase=active.phase, tokens=active.tokens, certainty=active.certainty)
         return NO_RECEIPT
@@ -314,8 +323,6 @@ class Driver(Generic[T]):
                     self._started[event.attempt.number] = event
                 else:
                     self._funnel.tell(event)
-            elif kind is Close:
-                self.closed = True
         if self.race.wake_at is not None or self._timer is not None:
             self._arm()
 
@@ -329,6 +336,8 @@ class Driver(Generic[T]):
     def _cancel(self, command: Cancel) -> None:
         number = command.number
         active, task = self._active[number], self._tasks[number]
+        if active is None:
+            return
         active.cancelled = True
         if task is None or task.done() or not active.started:
             return

@@ -24,7 +24,7 @@ def block(seconds: float) -> None:
 
 @pytest.mark.parametrize("spread", [0.0, 0.2, 0.9], ids="calls spread over {}s".format)
 def test_r04_a_blocked_loop_of_1_2_s_hedges_none_of_200_calls(spread: float) -> None:
-    """The answers come while the loop is blocked; their triggers pass then, too. To read one takes turns of the loop."""
+    """The answers come while the loop is blocked; their triggers pass then, too. Reading one takes turns of it."""
     rng = random.Random(5)
 
     async def main() -> int:
