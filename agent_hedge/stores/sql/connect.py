@@ -55,16 +55,19 @@ def make_engine(store: Store, *, timeout: float, schema: str | None = None) -> A
     return engine
 
 
-def sever(connection: AsyncConnection) -> None:
+def sever(connection: AsyncConnection) -> bool:
     """Shut the socket down under a call that hangs, so that it ends with an error instead of never."""
     with suppress(Exception):
         sync = connection.sync_connection
         driver: Any = sync.connection.driver_connection if sync is not None else None
         if hasattr(driver, "terminate"):
             driver.terminate()
-        elif hasattr(driver, "fileno"):
+            return True
+        if hasattr(driver, "fileno"):
             with socket.socket(fileno=os.dup(driver.fileno())) as wire:
                 wire.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
 
 
 async def dispose(engine: AsyncEngine) -> None:

@@ -211,9 +211,10 @@ class Database:
         done, _ = await asyncio.wait({task}, timeout=max(0.001, seconds))
         if done:
             return task.result()
-        if held and not self.is_sqlite:
-            sever(held[0])
-        task.cancel()
+        # A call whose socket is gone ends by itself; to cancel it as well would make psycopg ask the silent server, on
+        # another connection, to cancel the query, for 5 s.
+        if self.is_sqlite or not held or not sever(held[0]):
+            task.cancel()
         raise TimeoutError
 
     def _forget(self, task: asyncio.Future[Any]) -> None:

@@ -159,6 +159,12 @@ class ClaimStoreSuite:
         assert not await claims.settle(digest("k"), "a1", ClaimState.DONE)
         assert await claims.settle(digest("k"), winner, ClaimState.DONE)
 
+    async def test_r11_take_over_needs_the_attempt_it_replaces(self, claims: ClaimStore) -> None:
+        await claims.claim(a_claim(), lease=DEAD)
+        await claims.take_over(a_claim(attempt="a2"), previous_attempt="a1", lease=DEAD)
+        late = await claims.take_over(a_claim(attempt="a3"), previous_attempt="a1", lease=LIVE)
+        assert (late.attempt_id, late.executions) == ("a2", 2)
+
     async def test_take_over_repeated_after_a_lost_reply_is_still_ours(self, claims: ClaimStore) -> None:
         await claims.claim(a_claim(), lease=DEAD)
         for _ in range(2):
