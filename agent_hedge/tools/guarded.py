@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from agent_hedge.core.ports import Portal
+from agent_hedge.core.ports import Claim, Portal
 from agent_hedge.errors import EffectInDoubt
 from agent_hedge.tools.crossing import cross, start
 from agent_hedge.tools.ledger import Answer, Call, Ledger, Permit, Replay
@@ -22,11 +22,25 @@ T = TypeVar("T")
 Ask = Callable[[EffectInDoubt], Answer | None]
 """Asks a person about a call in doubt (it may raise, to come back with the answer); None: there is nobody to ask."""
 
+Prove = Callable[[Sequence[Claim]], Sequence[str]]
+AsyncProve = Callable[[Sequence[Claim]], Awaitable[Sequence[str]]]
+"""Looks for claims that are missing in the history; returns the keys of those the checkpointer has kept."""
+
 NOTHING: Mapping[str, Any] = {}
 
 
 def nobody(_: EffectInDoubt) -> None:
     """Ask nobody: the call stays in doubt."""
+
+
+def nothing_kept(_: Sequence[Claim]) -> Sequence[str]:
+    """Prove nothing."""
+    return ()
+
+
+async def anothing_kept(_: Sequence[Claim]) -> Sequence[str]:
+    """Prove nothing."""
+    return ()
 
 
 class Guarded:
@@ -37,7 +51,13 @@ class Guarded:
         self._portal = portal
 
     def run(
-        self, call: Call, body: Callable[[str], T], *, arguments: Mapping[str, Any] = NOTHING, ask: Ask = nobody
+        self,
+        call: Call,
+        body: Callable[[str], T],
+        *,
+        arguments: Mapping[str, Any] = NOTHING,
+        ask: Ask = nobody,
+        prove: Prove = nothing_kept,
     ) -> T | Replay:
         """Run `body(effect key)` in this thread, once. Return its result, or the `Replay` of an earlier execution.
 
@@ -53,6 +73,9 @@ class Guarded:
             except EffectInDoubt as doubt:
                 if _abandoned(doubt):
                     return Replay(None, kept=False, abandoned=True)
+                if (missing := _missing(doubt)) and len(kept := prove(missing)) == len(missing):
+                    portal.call(functools.partial(ledger.clear, call, kept))
+                    continue
                 answer: Answer | None = "happened" if _happened(_verdict(call, doubt, arguments)) else ask(doubt)
                 if answer is None:
                     raise
@@ -77,6 +100,7 @@ class Guarded:
         *,
         arguments: Mapping[str, Any] = NOTHING,
         ask: Ask = nobody,
+        prove: AsyncProve = anothing_kept,
     ) -> T | Replay:
         """Like `run`, for a coroutine function."""
         portal, ledger = self._portal, self.ledger
@@ -87,6 +111,9 @@ class Guarded:
             except EffectInDoubt as doubt:
                 if _abandoned(doubt):
                     return Replay(None, kept=False, abandoned=True)
+                if (missing := _missing(doubt)) and len(kept := await prove(missing)) == len(missing):
+                    await cross(portal, functools.partial(ledger.clear, call, kept))
+                    continue
                 verdict = _verdict(call, doubt, arguments)
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
@@ -114,6 +141,11 @@ class Guarded:
 
 def _abandoned(doubt: EffectInDoubt) -> bool:
     return bool(getattr(doubt, "abandoned", False))
+
+
+def _missing(doubt: EffectInDoubt) -> Sequence[Claim]:
+    found: Sequence[Claim] = getattr(doubt, "missing", ())
+    return found
 
 
 def _verdict(call: Call, doubt: EffectInDoubt, arguments: Mapping[str, Any]) -> object:
@@ -158,6 +190,7 @@ def _raise_doubt(permit: Permit, error: BaseException) -> None:
         reason=f"the tool raised {type(error).__name__}",
         abandoned=False,
         claim=None,
+        missing=(),
     ) from error
 
 

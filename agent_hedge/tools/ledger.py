@@ -25,7 +25,7 @@ import os
 import secrets
 import socket
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -169,6 +169,8 @@ class Ledger:
         declared = spec.key_of(arguments)
         if declared is not None:
             key = effect_key("declared", spec.scope, self._scope(spec, site, run_key), tool, declared)
+        elif site.place_key:
+            key = effect_key("place", run_key, site.generation, site.places, tool, site.place_key)
         elif site.call_id:
             key = effect_key("call", run_key, site.generation, site.places, tool, site.call_id)
         else:  # nothing names it from outside: it is one of its own
@@ -294,25 +296,26 @@ class Ledger:
         try:
             if row.lease_left <= self._lease / 2:
                 await self._claims.renew(call.key, row.attempt_id, lease=self._lease)
-            if doubt := await self._doubt(call, live, row):
+            doubt, missing = await self._doubt(call, live, row)
+            if doubt:
                 await self._claims.settle(call.key, row.attempt_id, ClaimState.IN_DOUBT, note=doubt)
                 self._unsent.pop(call.key, None)
-                raise self._in_doubt(call, row, doubt)
+                raise self._in_doubt(call, row, doubt, missing)
         except BaseException:
             self._running.pop(call.key, None)
             raise
         self._counts["run"] += 1
         return Permit(call, row.attempt_id, row.executions)
 
-    async def _doubt(self, call: Call, live: _Live, row: Claim) -> str:
+    async def _doubt(self, call: Call, live: _Live, row: Claim) -> tuple[str, Sequence[Claim]]:
         if row.note == DID_NOT_HAPPEN:
-            return ""
+            return "", ()
         if call.single:
             fence = await self._claims.fenced()
             if fence is not None and call.site.born <= fence.until:
-                return "claims of that time may have been lost with a restored backup"
+                return "claims of that time may have been lost with a restored backup", ()
         if call.declared or call.spec.at_least_once or not (call.single or call.effect is Effect.KEYED):
-            return ""
+            return "", ()
         lists = []
         if call.site.thread:
             lists.append(await self._claims.of_thread(call.site.thread))
@@ -326,7 +329,7 @@ class Ledger:
         found = examine(row, call.site, merged(*lists), trace=self._traces.get, later=later)
         if found.seen:
             await self._claims.confirm(found.seen)
-        return found.doubt
+        return found.doubt, found.missing
 
     def _may_run_again(self, call: Call, row: Claim) -> bool:
         """Whether a call in doubt, or one whose owner is dead, may be run again with the same key."""
@@ -481,7 +484,17 @@ class Ledger:
         """
         return await resolve(self._claims, key, answer)
 
-    def _in_doubt(self, call: Call, row: Claim, why: str) -> EffectInDoubt:
+    async def clear(self, call: Call, kept: Sequence[str]) -> None:
+        """Free a call that was in doubt only for claims missing in its history: `kept` are in the checkpointer.
+
+        It was not dispatched, so its own claim is free again.
+        """
+        await self._claims.confirm(kept)
+        row = await self._claims.get(call.key)
+        if row is not None and row.owner == self.incarnation:
+            await self._claims.settle(call.key, row.attempt_id, ClaimState.FAILED)
+
+    def _in_doubt(self, call: Call, row: Claim, why: str, missing: Sequence[Claim] = ()) -> EffectInDoubt:
         return EffectInDoubt(
             f"Whether {call.tool} has happened is not known: {why}. It was not run now. "
             f"Settle it with: agent-hedge ledger resolve {call.key}",
@@ -492,6 +505,7 @@ class Ledger:
             reason=why,
             abandoned=row.note == ABANDONED,
             claim=row,
+            missing=tuple(missing),
         )
 
     def _still_running(self, call: Call, owner: str, age: float) -> EffectStillRunning:
@@ -504,6 +518,7 @@ class Ledger:
             reason="running",
             abandoned=False,
             claim=None,
+            missing=(),
         )
 
 

@@ -47,6 +47,8 @@ class Site:
     """How often each call id occurs in the messages of the state."""
     siblings: frozenset[str] = frozenset()
     """Call ids of the message that asked for this call."""
+    place_key: str = ""
+    """What names a call within its place where no message does (`call_id` then only says where it came from)."""
     remaining: float = math.inf
     born: float = math.inf
 

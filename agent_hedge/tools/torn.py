@@ -31,11 +31,14 @@ _OPEN = frozenset({ClaimState.RUNNING, ClaimState.IN_DOUBT})
 
 @dataclass(slots=True)
 class Findings:
-    """`doubt`: why the call is in doubt, or empty. `seen`: keys of claims that the checkpointer has returned."""
+    """`doubt`: why the call is in doubt, or empty. `seen`: keys of claims that the checkpointer has returned.
+
+    `missing`: claims that the history does not know; where they are the only doubt, other evidence may clear it.
+    """
 
     doubt: str = ""
-    other: Claim | None = None
     seen: list[str] = field(default_factory=list)
+    missing: list[Claim] = field(default_factory=list)
 
 
 def examine(
@@ -66,9 +69,12 @@ def examine(
             if _returned(site, row, known, frames):
                 found.seen.append(row.effect_key)
             elif not known and _must_be_known(site, row, frames):
-                doubt = "an earlier call is missing in the history that led here"
-        if doubt and not found.doubt:
-            found.doubt, found.other = doubt, row
+                found.missing.append(row)
+        found.doubt = found.doubt or doubt
+    if found.missing and not found.doubt:
+        found.doubt = "an earlier call is missing in the history that led here"
+    elif found.doubt:
+        found.missing = []
     return found
 
 

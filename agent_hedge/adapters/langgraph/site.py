@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -27,10 +27,15 @@ from langgraph._internal._constants import (
     CONFIG_KEY_TASK_ID,
 )
 
+from agent_hedge.core.ports import Claim
 from agent_hedge.core.scope import current_run
 from agent_hedge.tools.site import Frame, Site
 
+MARK = "@"
+"""Begins the call id of a claim that no message names; the checkpoint its step came from follows."""
 _DEPTH = 32
+_STEPS = 1_000
+"""Checkpoints that are looked through for the one an earlier call came from."""
 _UUID6_EPOCH = 0x01B21DD213814000
 """100 ns intervals between 1582-10-15 and 1970-01-01 (RFC 9562)."""
 
@@ -67,6 +72,66 @@ def in_a_node() -> bool:
     """Whether the running code is inside a node or task of LangGraph."""
     config = var_child_runnable_config.get() or {}
     return "langgraph_node" in (config.get("metadata") or {})
+
+
+def root_checkpoint() -> str:
+    """Return the id of the checkpoint that the root graph's step came from, or an empty string."""
+    conf = (var_child_runnable_config.get() or {}).get("configurable") or {}
+    return str((conf.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get("", ""))
+
+
+def kept(missing: Sequence[Claim]) -> list[str]:
+    """Return the keys of unnamed claims whose step lies behind this one in the checkpointer."""
+    saver, config, wanted = _lineage(missing)
+    found: set[str] = set()
+    for _ in range(_STEPS if wanted else 0):
+        try:
+            found_here = saver.get_tuple(config)
+        except Exception:
+            break
+        config = _parent(found_here)
+        if config is None or not _step_back(config, wanted, found):
+            break
+    return [claim.effect_key for claim in missing if _origin(claim) in found]
+
+
+async def akept(missing: Sequence[Claim]) -> list[str]:
+    """Like `kept`, with the checkpointer's asynchronous methods."""
+    saver, config, wanted = _lineage(missing)
+    found: set[str] = set()
+    for _ in range(_STEPS if wanted else 0):
+        try:
+            found_here = await saver.aget_tuple(config)
+        except Exception:
+            break
+        config = _parent(found_here)
+        if config is None or not _step_back(config, wanted, found):
+            break
+    return [claim.effect_key for claim in missing if _origin(claim) in found]
+
+
+def _lineage(missing: Sequence[Claim]) -> tuple[Any, Any, set[str]]:
+    conf = (var_child_runnable_config.get() or {}).get("configurable") or {}
+    wanted = {_origin(claim) for claim in missing} - {""}
+    root = {"thread_id": conf.get("thread_id"), "checkpoint_ns": "", "checkpoint_id": root_checkpoint()}
+    saver = conf.get(CONFIG_KEY_CHECKPOINTER)
+    return saver, {"configurable": root}, wanted if saver is not None and root_checkpoint() else set()
+
+
+def _parent(found: Any) -> Any:
+    return getattr(found, "parent_config", None)
+
+
+def _step_back(config: Any, wanted: set[str], found: set[str]) -> bool:
+    """Note an ancestor; tell whether an older one can still be wanted (ids are ordered by time)."""
+    ancestor = str((config.get("configurable") or {}).get("checkpoint_id", ""))
+    if ancestor in wanted:
+        found.add(ancestor)
+    return bool(ancestor) and found != wanted and ancestor > min(wanted)
+
+
+def _origin(claim: Claim) -> str:
+    return claim.call_id.removeprefix(MARK).partition("/")[0] if claim.call_id.startswith(MARK) else ""
 
 
 def _frames(config: Mapping[str, Any]) -> list[Frame]:
@@ -134,7 +199,7 @@ def _history(conf: Mapping[str, Any], call_id: str) -> tuple[dict[str, int], fro
 
 
 def _messages(conf: Mapping[str, Any]) -> Iterable[object]:
-    read = conf.get(CONFIG_KEY_READ)
+    read: Any = conf.get(CONFIG_KEY_READ)
     try:
         channels = list(read.args[1])  # the way ToolNode itself reads the state of a `Send`
         state = read(channels)
