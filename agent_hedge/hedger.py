@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +22,12 @@ from agent_hedge.core.ports import (
     KEY_LIMIT,
     NAME_LIMIT,
     Classifier,
+    Codec,
     Gate,
     HedgePolicy,
     Observer,
     Refused,
+    Stores,
     check_text,
 )
 from agent_hedge.core.scope import Run, StepContext, rail, run_scope, step_scope
@@ -56,11 +59,16 @@ from agent_hedge.policies import Fixed, Planned
 from agent_hedge.targets import Independent, Target, as_targets, places
 
 if TYPE_CHECKING:
-    from langchain_core.messages import AIMessage
+    from langchain_core.messages import AIMessage, ToolMessage
+    from langchain_core.tools import BaseTool
+    from langgraph.prebuilt import ToolNode
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+    from langgraph.types import Command
 
     from agent_hedge.adapters.langchain.model import HedgedChatModel
     from agent_hedge.adapters.langgraph.adapter import GraphAdapter
     from agent_hedge.adapters.langgraph.explain import Graph
+    from agent_hedge.adapters.langgraph.guard import Guard
     from agent_hedge.adapters.langgraph.report import Explanation
 
 P = ParamSpec("P")
@@ -118,6 +126,9 @@ class Hedger:
         bar: ``unit`` bars what a tool that must not run twice runs in; ``downstream`` every node that leads to one.
         deadline: seconds a `run` may take where it names none; `extra_attempts`: hedges a run may use.
         observers: hear every event.
+        on_in_doubt: what a guarded call in doubt does in LangGraph: ``raise``, or ``interrupt`` and ask a person.
+        results: whether results of guarded calls are kept (a repeated call then gets them); `serde`: their codec.
+        schema: the PostgreSQL schema of the store's tables.
 
     Raises:
         ConfigurationError: a value that cannot be meant, named.
@@ -138,8 +149,21 @@ class Hedger:
         deadline: float | None = None,
         extra_attempts: int | None = None,
         observers: Sequence[Observer] = (),
+        on_in_doubt: Literal["raise", "interrupt"] = "raise",
+        results: bool = True,
+        serde: Codec | None = None,
+        schema: str | None = None,
     ) -> None:
         _check_store(store)
+        if on_in_doubt not in ("raise", "interrupt"):
+            raise ConfigurationError(f"on_in_doubt must be 'raise' or 'interrupt', got {on_in_doubt!r}")
+        self._store = store
+        self._schema = schema
+        self._opened_stores: Stores | None = None
+        self._ledger_settings: dict[str, Any] = {"codec": serde, "keep_results": results}
+        self._on_in_doubt: Literal["raise", "interrupt"] = on_in_doubt
+        self._tool_guard: Guard | None = None
+        self._making = threading.RLock()
         self.policy = _checked_policy("policy", policy) if policy is not None else Planned()
         self.nodes = {name: _checked_policy(f"nodes[{name!r}]", one) for name, one in (nodes or {}).items()}
         self.budget = _checked_budget(budget)
@@ -371,6 +395,80 @@ class Hedger:
         wrapped: Callable[P, R] = self._graphs.node(fn)
         return wrapped
 
+    # --- tools ----------------------------------------------------------------------------------------------------
+
+    def guard_tools(self, tools: Iterable[BaseTool | Callable[..., Any]]) -> list[BaseTool]:
+        """Return copies of LangChain tools whose own body asks the fence and the ledger first (R10, R11).
+
+        Name, schema, description and injected arguments stay; a plain function becomes a tool. What a tool does is
+        said by `tool_effect` or the registry; undeclared counts as once.
+        """
+        return self._guard.tools(tools)
+
+    def tool_node(self, tools: Sequence[BaseTool | Callable[..., Any]], **settings: Any) -> ToolNode:
+        """Return a `ToolNode` over guarded tools; `settings` are its own."""
+        return self._guard.tool_node(tools, **settings)
+
+    def guard_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Guard one call: ``ToolNode(..., wrap_tool_call=hedger.guard_tool_call)``. Give its async twin too."""
+        return self._guard.call(request, handler)
+
+    async def aguard_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """Guard one call: ``ToolNode(..., awrap_tool_call=hedger.aguard_tool_call)``. Give its sync twin too."""
+        return await self._guard.acall(request, handler)
+
+    @overload
+    def once(
+        self, fn: Callable[P, R], /, *, key: str | Callable[..., object] | None = None, scope: str | None = None
+    ) -> Callable[P, R]: ...
+    @overload
+    def once(
+        self, /, *, key: str | Callable[..., object] | None = None, scope: str | None = None
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def once(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        key: str | Callable[..., object] | None = None,
+        scope: str | None = None,
+    ) -> Any:
+        """Return `fn` with every call run at most once, through the ledger.
+
+        `key` names the effect: a parameter, or a function of the arguments, within `scope` (``run``, ``tenant``,
+        ``global``). Without it the node or task of LangGraph around the call does. Without a function: a decorator.
+        """
+        if fn is None:
+            return lambda decorated: self._guard.once(decorated, key=key, scope=scope)
+        return self._guard.once(fn, key=key, scope=scope)
+
+    @property
+    def _guard(self) -> Guard:
+        with self._making:
+            if self._tool_guard is None:
+                from agent_hedge.adapters.langgraph.guard import Guard
+                from agent_hedge.tools.guarded import Guarded
+                from agent_hedge.tools.ledger import Ledger
+
+                ledger = Ledger(self._stores.claims, **self._ledger_settings)
+                self._tool_guard = Guard(
+                    Guarded(ledger, self._background),
+                    entries=getattr(self, "registry", None),
+                    on_in_doubt=self._on_in_doubt,
+                )
+            return self._tool_guard
+
+    @property
+    def _stores(self) -> Stores:
+        with self._making:
+            if self._opened_stores is None:
+                self._opened_stores = _stores_of(self._store, self._schema)
+            return self._opened_stores
+
     def wrap_graph(self, builder: B) -> B:
         """Wrap every node of a `StateGraph` that holds a hedged model or is declared, in place, and return it.
 
@@ -559,7 +657,9 @@ class Hedger:
     # --- closing --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the background loop; open calls of it are cancelled. The hedger stays usable."""
+        """Close the store and stop the background loop; open calls of it are cancelled. The hedger stays usable."""
+        if self._opened_stores is not None and self._background.running:
+            self._background.call(self._opened_stores.close)
         self._background.close()
 
     async def aclose(self) -> None:
@@ -621,6 +721,16 @@ def _widened(recover: type[BaseException] | tuple[type[BaseException], ...]) -> 
         return Failure.RECOVERABLE if isinstance(error, types) else classify(error)
 
     return widened
+
+
+def _stores_of(store: str | None, schema: str | None) -> Stores:
+    if store is None:
+        from agent_hedge.stores.memory import memory_stores
+
+        return memory_stores()
+    from agent_hedge.stores.sql import sql_stores
+
+    return sql_stores(store, schema=schema)
 
 
 def _check_store(store: object) -> None:
