@@ -253,6 +253,9 @@ class RunView(Protocol):
         """The steps the run will have in all, where declared."""
         ...
 
+    sticky_target: str
+    """Where the run's next step starts (empty: no preference)."""
+
     @property
     def graph(self) -> str:
         """What kind of run it is: runs of one graph share a distribution of lengths."""
@@ -411,7 +414,7 @@ def check_text(value: object, what: str, limit: int, *, empty: bool = True) -> N
         raise ConfigurationError(f"{what} must not be empty")
     if len(value) > limit:
         raise ConfigurationError(f"{what} is {len(value)} characters long; at most {limit} are allowed")
-    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+    if "\0" in value or (not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)):
         raise ConfigurationError(f"{what} holds a NUL or a lone surrogate")
 
 
@@ -559,7 +562,8 @@ class ClaimStore(Protocol):
     ) -> bool:
         """Move the row of this attempt to `state`, from running or, to done or failed, from in_doubt.
 
-        A late owner and a person with an answer use it alike. True also when it already stands so; False: not ours.
+        A late owner and a person with an answer use it alike. True also when it already stands so (a row in doubt then
+        takes the new `note`); False: not ours.
         """
         ...
 
