@@ -28,6 +28,10 @@ _RECOVERABLE_NAMES = frozenset(
         "TransportError",  # httpx: connect, read, write, pool, protocol
     }
 )
+_FRAME_NAMES = frozenset({"APIError"})
+"""What openai raises, exactly, for an error frame in a stream that began with a 200. (anthropic's has that status.)"""
+_POLICY_CODES = frozenset({"content_filter", "content_policy_violation", "invalid_prompt"})
+"""Codes of error frames that say that no copy of the model will answer this."""
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "string_above_max_length"})
 
 
@@ -44,17 +48,38 @@ def status_of(error: BaseException) -> int | None:
 def classify(error: BaseException) -> Failure:
     """Return how far `error` reaches; anything not known to be recoverable is fatal for the request."""
     status = status_of(error)
+    if (status is not None and status < 400) or type(error).__name__ in _FRAME_NAMES:
+        return _reach_of_frame(error)
     if status is not None:
-        if status in RECOVERABLE_STATUS or status >= 500:
-            return Failure.RECOVERABLE
-        if status in TARGET_STATUS or _is_too_long(error):
-            return Failure.TARGET
-        return Failure.REQUEST
+        return _reach_of_status(status, error)
     if isinstance(error, _RECOVERABLE_TYPES):
         return Failure.RECOVERABLE
     if any(ancestor.__name__ in _RECOVERABLE_NAMES for ancestor in type(error).__mro__):
         return Failure.RECOVERABLE
     return Failure.TARGET if _is_too_long(error) else Failure.REQUEST
+
+
+def _reach_of_status(status: int, error: BaseException) -> Failure:
+    if status in RECOVERABLE_STATUS or status >= 500:
+        return Failure.RECOVERABLE
+    if status in TARGET_STATUS or _is_too_long(error):
+        return Failure.TARGET
+    return Failure.REQUEST
+
+
+def _reach_of_frame(error: BaseException) -> Failure:
+    """An error frame in a 200 is a broken stream, whatever it calls itself: the request had been taken (R1, R2).
+
+    (Groq reports a tool call that the model spoilt as an ``invalid_request_error``; another try may well succeed.)
+    """
+    body = getattr(error, "body", None)
+    inner = body.get("error") if isinstance(body, Mapping) else None
+    said = {str(getattr(error, name, None)) for name in ("code", "type")}
+    if isinstance(inner, Mapping):
+        said |= {str(inner.get("type")), str(inner.get("code"))}
+    if _is_too_long(error) or said & _TOO_LONG_CODES or said & {str(status) for status in TARGET_STATUS}:
+        return Failure.TARGET
+    return Failure.REQUEST if said & _POLICY_CODES else Failure.RECOVERABLE
 
 
 def retry_after(error: BaseException) -> float | None:
