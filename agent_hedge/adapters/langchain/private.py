@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import Any
+from typing import Any, Self
 
 from langchain_core.language_models import BaseChatModel
 
-from agent_hedge.adapters.langchain.meaning import delta_is_meaningful
+from agent_hedge.adapters.langchain.meaning import choice_is_meaningful, event_is_meaningful
 from agent_hedge.core.scope import current_attempt
 from agent_hedge.errors import ConfigurationError
 
@@ -70,6 +70,7 @@ def private_copy(model: BaseChatModel) -> BaseChatModel:
         copy = model.model_copy()
     _warn_of_http2(copy)
     _watch_deltas(copy)
+    _watch_events(copy)
     return copy
 
 
@@ -146,13 +147,51 @@ def _watch_deltas(model: BaseChatModel) -> None:
 
     def watched(chunk: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         attempt = current_attempt()
-        if attempt is not None and not attempt.spoken and _speaks(chunk):
-            attempt.first_token()
+        if attempt is not None and not attempt.spoken:
+            choices = chunk.get("choices") or (chunk.get("chunk") or {}).get("choices") or ()
+            if any(map(choice_is_meaningful, choices)):
+                attempt.first_token()
         return convert(chunk, *args, **kwargs)
 
     object.__setattr__(model, "_convert_chunk_to_generation_chunk", watched)
 
 
-def _speaks(chunk: dict[str, Any]) -> bool:
-    choices = chunk.get("choices") or (chunk.get("chunk") or {}).get("choices") or ()
-    return any(delta_is_meaningful(choice.get("delta") or {}) for choice in choices)
+def _watch_events(model: BaseChatModel) -> None:
+    """The same for OpenAI's Responses API, whose events are looked at as the SDK hands them out."""
+    responses = getattr(getattr(model, "root_async_client", None), "responses", None)
+    if responses is None:
+        return
+    create = responses.create
+
+    async def watched(*args: Any, **kwargs: Any) -> Any:
+        stream = await create(*args, **kwargs)
+        return WatchedEvents(stream) if hasattr(stream, "__anext__") else stream
+
+    responses.create = watched
+
+
+class WatchedEvents:
+    """An SDK's event stream that says when the first meaningful event passes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self._stream.__aexit__(*exc)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        event = await self._stream.__anext__()
+        attempt = current_attempt()
+        if attempt is not None and not attempt.spoken and event_is_meaningful(event):
+            attempt.first_token()
+        return event
