@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from agent_hedge.core.step import Attempt, Failure, Receipt, Role, StepKey, Verdict
 
+NO_STEP = StepKey(node="")
+"""The key of what belongs to no step."""
+
 
 class Reason(StrEnum):
     """Why an attempt was not launched. The words of status, spans, reports and tables."""
@@ -57,6 +60,13 @@ class StepStarted(Event):
 
     deadline: float
     run_key: str = ""
+    generation: int = 0
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReopened(Event):
+    """The step is run again after its winner broke (R3): the same logical request, another race."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +150,32 @@ class StepEnded(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepClosed(Event):
     """Every attempt of the step has ended or was abandoned: nothing more will be said of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """A run's scope was entered. Belongs to no step; `run` is the same in `RunEnded` and unique in the process.
+
+    Heard in the caller's own context; a context manager that is returned is left with the scope.
+    """
+
+    run: int
+    run_key: str
+    generation: int
+    deadline: float
+    tenant: str = ""
+    step_id: str = ""
+    key: StepKey = NO_STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """A run's scope was left; `error` is the type's name of what ended it."""
+
+    run: int
+    steps: int
+    hedges: int
+    recoveries: int
+    error: str = ""
+    step_id: str = ""
+    key: StepKey = NO_STEP

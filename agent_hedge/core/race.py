@@ -37,6 +37,7 @@ from agent_hedge.core.events import (
     Reason,
     StepClosed,
     StepEnded,
+    StepReopened,
     StepStarted,
     TriggerArmed,
     TriggerLate,
@@ -301,9 +302,8 @@ class Race:
     def start(self, now: float) -> list[Command]:
         """Open the race: dispatch the primary, arm the trigger."""
         self.now = self.started_at = now
-        if self._observed and self.opening is _PRIMARY:
-            run_key = self.run.key if self.run else ""
-            self._report(StepStarted, deadline=self.deadline, run_key=run_key)
+        if self._observed:
+            self._report_opening()
         if refused := self._launch(self.opening):
             error: HedgeError = DeadlineExceeded(elapsed=0.0)
             if refused.reason not in _PRIMARY_REFUSALS:
@@ -660,6 +660,17 @@ class Race:
             self.latency.record_censored(self.key, leg.attempt.target.name, leg.censored_at, self.now)
 
     # --- commands -----------------------------------------------------------------------------------------------
+
+    def _report_opening(self) -> None:
+        run = self.run
+        if self.opening is not _PRIMARY:
+            self._report(StepReopened)
+        elif run is None:
+            self._report(StepStarted, deadline=self.deadline)
+        else:
+            self._report(
+                StepStarted, deadline=self.deadline, run_key=run.key, generation=run.generation, tenant=run.tenant
+            )
 
     def _report(self, kind: type[Event], **facts: Any) -> None:
         self._commands.append(Report(kind(step_id=self.step_id, key=self.key, at=self.now, **facts)))

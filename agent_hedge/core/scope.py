@@ -14,7 +14,7 @@ from typing import Protocol
 
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import HedgePolicy, Refused
-from agent_hedge.core.step import Attempt, Certainty, Place, Role
+from agent_hedge.core.step import Attempt, Certainty, Place, Role, Usage
 
 RECOVERY_SHARE = 0.2
 """Recoveries a run may make for each of its steps (R13)."""
@@ -153,7 +153,7 @@ class Racing(Protocol):
 class ActiveAttempt:
     """The attempt that the current code runs for. Reachable by `current_attempt()`, also in worker threads."""
 
-    __slots__ = ("_racing", "attempt", "cancelled", "certainty", "phase", "spoken", "started", "tokens")
+    __slots__ = ("_racing", "attempt", "cancelled", "certainty", "phase", "spoken", "started", "tokens", "usage")
 
     def __init__(self, attempt: Attempt, racing: Racing) -> None:
         self.attempt = attempt
@@ -168,6 +168,8 @@ class ActiveAttempt:
         self.tokens: int | None = None
         """Completion tokens seen, for the receipt, with their certainty."""
         self.certainty = Certainty.UNKNOWN
+        self.usage: Usage | None = None
+        """What the adapter counts of it, where somebody listens."""
         self._racing = racing
 
     @property

@@ -157,6 +157,25 @@ class Outcome(NamedTuple, Generic[T]):
         return self.value  # type: ignore[return-value]
 
 
+@dataclass(slots=True, kw_only=True)
+class Usage:
+    """What an adapter has counted of one attempt: tokens by the provider's word, else by what was received.
+
+    `output` has a `certainty`: exact by the provider's word, at least what was received. `input` and `cached` are only
+    ever the provider's word. `longest_gap` is in seconds, between chunks after the first.
+    """
+
+    input: int | None = None
+    cached: int | None = None
+    output: int | None = None
+    certainty: Certainty = Certainty.UNKNOWN
+    chunks: int = 0
+    longest_gap: float = 0.0
+    response_id: str = ""
+    response_model: str = ""
+    finish: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What is known of the end of an attempt that did not win.
@@ -170,6 +189,7 @@ class Receipt:
     released: float | None = None
     tokens: int | None = None
     certainty: Certainty = Certainty.UNKNOWN
+    usage: Usage | None = None
 
 
 class Ended(NamedTuple):

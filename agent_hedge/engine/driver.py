@@ -217,11 +217,7 @@ class Driver(Generic[T]):
         """Drop an attempt that has ended; its receipt stays. (A cycle here costs every call 5 us of the collector.)"""
         active = self._active[number]
         self._active[number] = self._tasks[number] = None
-        if active is None:
-            return NO_RECEIPT
-        if active.phase or active.tokens is not None:
-            return Receipt(phase=active.phase, tokens=active.tokens, certainty=active.certainty)
-        return NO_RECEIPT
+        return NO_RECEIPT if active is None else _receipt(active)
 
     # --- facts --------------------------------------------------------------------------------------------------
 
@@ -346,7 +342,9 @@ class Driver(Generic[T]):
         self._reaper.take(task, name, lambda: self._abandon(number), self.race.run)
 
     def _abandon(self, number: int) -> None:
-        self._carry_out(self.race.on_ended(number, self._spawner.now(), abandoned=True))
+        active = self._active[number]
+        receipt = NO_RECEIPT if active is None else _receipt(active)
+        self._carry_out(self.race.on_ended(number, self._spawner.now(), receipt, abandoned=True))
 
     def _arm(self) -> None:
         wake_at = self.race.wake_at
@@ -361,3 +359,9 @@ class Driver(Generic[T]):
             self._timer.cancel()
             self._timer = self._spawner.call_at(wake_at, self._on_timer)
             self._timer_at = wake_at
+
+
+def _receipt(active: ActiveAttempt) -> Receipt:
+    if active.phase or active.usage is not None or active.tokens is not None:
+        return Receipt(phase=active.phase, tokens=active.tokens, certainty=active.certainty, usage=active.usage)
+    return NO_RECEIPT

@@ -15,14 +15,19 @@ logger = logging.getLogger("agent_hedge.engine")
 
 
 class Funnel:
-    """All observers of a hedger. Falsy when there are none: then no event is made at all."""
+    """All observers of a hedger. Falsy while nobody listens: then no event is made at all.
+
+    An observer may have an attribute `idle`, true while it would do nothing with an event (no SDK behind the API, no
+    handler behind the logger); it is asked before every step.
+    """
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self.observers = tuple(observers)
+        self._always = any(not hasattr(observer, "idle") for observer in self.observers)
         self._logged: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self.observers)
+        return self._always or any(not observer.idle for observer in self.observers)  # type: ignore[attr-defined]
 
     def tell(self, event: Event) -> list[AbstractContextManager[object]]:
         """Let every observer hear the event; return the context managers they gave."""

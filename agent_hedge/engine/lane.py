@@ -72,7 +72,6 @@ class Lane:
         self.forced_policy = forced_policy
         self.forced_gates = forced_gates
         self.funnel = funnel
-        self._observed = bool(funnel)
         self.effect = effect
         self.barred = barred
         self.classifier = classifier
@@ -139,7 +138,7 @@ class Lane:
             barred=barred,
             deadline=self._deadline(run, now_of) if after is None else after.deadline,
             commit_on_token=self.commit_on_token,
-            observed=self._observed,
+            observed=bool(self.funnel),
         )
         if after is not None:
             race.follow(after)

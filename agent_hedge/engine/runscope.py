@@ -9,8 +9,11 @@ from types import TracebackType
 
 import anyio.to_thread
 
+from agent_hedge.core.events import RunEnded, RunStarted
 from agent_hedge.core.ports import Portal
 from agent_hedge.core.scope import Run, run_scope
+from agent_hedge.engine.driver import NOBODY
+from agent_hedge.engine.funnel import Around, Funnel
 from agent_hedge.engine.loops import Loops
 from agent_hedge.errors import HedgeError
 
@@ -18,8 +21,12 @@ from agent_hedge.errors import HedgeError
 class RunScope:
     """What `Hedger.run` returns: ``with`` or ``async with`` it, once. Entering gives the `Run`."""
 
-    def __init__(self, run: Run, loops: Loops, portal: Portal, ended: Callable[[Run], None]) -> None:
+    def __init__(
+        self, run: Run, loops: Loops, portal: Portal, ended: Callable[[Run], None], funnel: Funnel = NOBODY
+    ) -> None:
         self._run = run
+        self._funnel = funnel
+        self._around: Around | None = None
         self._ended = ended
         self._loops = loops
         self._portal = portal
@@ -34,6 +41,9 @@ class RunScope:
         if self._token is not None:
             raise HedgeError("A run is entered once; open another one for more work.")
         self._token = run_scope.set(self._run)
+        if self._funnel:
+            self._around = self._funnel.around(_started(self._run))
+            self._around.__enter__()
         return self._run
 
     def __exit__(
@@ -58,9 +68,34 @@ class RunScope:
         assert self._token is not None
         if error is None:
             self._ended(self._run)
+        if self._around is not None:
+            self._around.__exit__(None, None, None)
+            self._funnel.tell(_ended(self._run, error))
         with suppress(ValueError):  # left in another context than it was entered in: there is nothing to reset here
             run_scope.reset(self._token)
 
     def _join_sync_steps(self) -> None:
         """Join the losers of sync functions, which run on the background loop."""
         self._portal.call(lambda: self._loops.current().reaper.join(self._run))
+
+
+def _started(run: Run) -> RunStarted:
+    return RunStarted(
+        at=run.opened_at,
+        run=id(run),
+        run_key=run.key,
+        generation=run.generation,
+        deadline=run.deadline,
+        tenant=run.tenant,
+    )
+
+
+def _ended(run: Run, error: BaseException | None) -> RunEnded:
+    return RunEnded(
+        at=run.clock(),
+        run=id(run),
+        steps=run.steps,
+        hedges=run.extra_attempts_used,
+        recoveries=run.recoveries_used,
+        error="" if error is None else type(error).__name__,
+    )
