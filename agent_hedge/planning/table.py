@@ -63,7 +63,7 @@ class Table:
         A price between two tabled ones is interpolated on its logarithm; one beyond them is the nearest.
         """
         step = min(max(step, 0), self.steps - 1)
-        low, weight = self._place(price)
+        low, weight = self.place(price)
         if slack <= 0:
             first, second = float(self.hopeless[low, step]), float(self.hopeless[low + 1, step])
         else:
@@ -73,7 +73,8 @@ class Table:
             return first if weight < 0.5 else second
         return first + weight * (second - first)
 
-    def _place(self, price: float) -> tuple[int, float]:
+    def place(self, price: float) -> tuple[int, float]:
+        """Return the tabled price below `price` and how far it is to the next (0 to 1, on the logarithm)."""
         last = len(self.prices) - 1
         if price <= self.prices[0]:
             return 0, 0.0
