@@ -95,11 +95,11 @@ def check(url: str, keys: int) -> None:
 
 
 def test_r11_one_winner_over_processes_on_postgresql(postgres: PostgresServer) -> None:
-    check(postgres.url("psycopg"), 150)
+    check(postgres.url("psycopg"), 80)
 
 
 def test_r11_one_winner_over_processes_on_sqlite(sqlite_url: str) -> None:
-    check(sqlite_url, 150)
+    check(sqlite_url, 80)
 
 
 @pytest.mark.slow
