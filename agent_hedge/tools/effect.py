@@ -21,8 +21,9 @@ from agent_hedge.core.ports import NAME_LIMIT, check_text
 from agent_hedge.core.scope import attempt_scope
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectBarred
+from agent_hedge.tools.fence import pass_fence
 
-__all__ = ["Effect", "EffectSpec", "effect_spec", "namespace_of", "set_door", "tool_effect", "worst"]
+__all__ = ["Effect", "EffectSpec", "effect_spec", "namespace_of", "tool_effect", "worst"]
 
 T = TypeVar("T")
 Key = str | Callable[..., object]
@@ -246,28 +247,11 @@ def name_space(tool: object, namespace: str) -> None:
 
 # --- the door: what a declared function asks before it runs inside a race
 
-Door = Callable[[EffectSpec, Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
 
-
-def _elect(spec: EffectSpec, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Let a `READ_ONLY` call pass; let any other win the race first (R10)."""
-    attempt = attempt_scope.get()
-    if attempt is None or spec.commutes:
-        return
-    if spec.effect_for(bound(function, args, kwargs) if spec.rules else {}) is Effect.READ_ONLY:
-        return
-    if not attempt.claim():
-        raise EffectBarred("Another attempt of this step has won; this one may not run a side effect.")
-
-
-_door: Door = _elect
-
-
-def set_door(door: Door | None) -> Door:
-    """Put another fence behind every declared function; None: the plain election. Returns the one before."""
-    global _door
-    before, _door = _door, door or _elect
-    return before
+def _knock(spec: EffectSpec, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Let the call pass the fence, or raise `EffectBarred` (R10)."""
+    effect = spec.effect_for(bound(function, args, kwargs) if spec.rules else {})
+    pass_fence(effect, commutes=spec.commutes, tool=function.__name__)
 
 
 def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,7 +275,7 @@ def _at_the_door(function: Callable[..., Any], spec: EffectSpec) -> Callable[...
         @functools.wraps(function)
         async def asynchronous(*args: Any, **kwargs: Any) -> Any:
             if attempt_scope.get() is not None:
-                _door(spec, function, args, kwargs)
+                _knock(spec, function, args, kwargs)
             return await function(*args, **kwargs)
 
         wrapper = asynchronous
@@ -300,7 +284,7 @@ def _at_the_door(function: Callable[..., Any], spec: EffectSpec) -> Callable[...
         @functools.wraps(function)
         def synchronous(*args: Any, **kwargs: Any) -> Any:
             if attempt_scope.get() is not None:
-                _door(spec, function, args, kwargs)
+                _knock(spec, function, args, kwargs)
             return function(*args, **kwargs)
 
         wrapper = synchronous

@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from agent_hedge.core.scope import ActiveAttempt, attempt_scope
 from agent_hedge.core.step import Attempt, Effect, Role
 from agent_hedge.errors import ConfigurationError, EffectBarred
-from agent_hedge.tools.effect import EffectSpec, effect_spec, set_door, tool_effect
+from agent_hedge.tools.effect import EffectSpec, effect_spec, tool_effect
 
 
 def found(obj: object) -> Effect:
@@ -299,20 +299,3 @@ def test_r10_a_direct_call_inside_a_race_has_to_win_it(won: bool) -> None:
         assert ran[3:] == (["put", "POST", "pay"] if won else [])
     finally:
         attempt_scope.reset(token)
-
-
-def test_another_door_can_be_put_in() -> None:
-    seen = []
-
-    @tool_effect(Effect.ONCE)
-    def pay(a: int, b: int = 2) -> int:
-        return a
-
-    before = set_door(lambda spec, function, args, kwargs: seen.append((spec.effect, args, dict(kwargs))))
-    token = attempt_scope.set(in_attempt(False))
-    try:
-        assert pay(1, b=3) == 1
-    finally:
-        attempt_scope.reset(token)
-        set_door(before)
-    assert seen == [(Effect.ONCE, (1,), {"b": 3})]
