@@ -59,6 +59,7 @@ from agent_hedge.policies import Fixed, Planned
 from agent_hedge.targets import Independent, Target, as_targets, places
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, ToolMessage
     from langchain_core.tools import BaseTool
     from langgraph.prebuilt import ToolNode
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
     from agent_hedge.adapters.langchain.model import HedgedChatModel
     from agent_hedge.adapters.langgraph.adapter import GraphAdapter
+    from agent_hedge.adapters.langgraph.agent_middleware import HedgeMiddleware
     from agent_hedge.adapters.langgraph.explain import Graph
     from agent_hedge.adapters.langgraph.guard import Guard
     from agent_hedge.adapters.langgraph.report import Explanation
@@ -91,6 +93,19 @@ class WrapSettings(TypedDict, total=False):
     timeout: float | None
     policy: HedgePolicy | None
     recover: type[BaseException] | tuple[type[BaseException], ...]
+
+
+class ModelSettings(TypedDict, total=False):
+    """The settings of `Hedger.chat_model`; it says what they mean."""
+
+    family: str | None
+    parity: Literal["warn", "strict"]
+    accept: Callable[[AIMessage], bool] | Literal["schema"] | None
+    accept_on: Literal["final"] | None
+    trigger: Literal["first", "total"]
+    timeout: float | None
+    policy: HedgePolicy | None
+    recover: tuple[type[BaseException], ...]
 
 
 class NodeSettings(TypedDict, total=False):
@@ -396,6 +411,37 @@ class Hedger:
         return wrapped
 
     # --- tools ----------------------------------------------------------------------------------------------------
+    def middleware(
+        self,
+        *targets: object,
+        tools: bool = True,
+        exit_behavior: Literal["error", "end"] = "error",
+        **settings: Unpack[ModelSettings],
+    ) -> HedgeMiddleware:
+        """Return a middleware for `create_agent` that hedges the agent's own model with these targets.
+
+        It replaces a fallback middleware and stands last in the list. A model that is hedged already stays as it is:
+        ``create_agent(model=hedger.chat_model(...))`` is preferred.
+
+        Args:
+            targets: further members, as in `chat_model`; the model of the request is the primary.
+            tools: put the agent's tools behind the fence and the ledger (`guard_tool_call`).
+            exit_behavior: what to do when the model cannot answer: ``error`` raises, ``end`` ends the agent with a
+                message that names the type of the error.
+            settings: as in `chat_model`.
+        """
+        from agent_hedge.adapters.langgraph.agent_middleware import GuardedHedgeMiddleware, HedgeMiddleware
+
+        if not targets:
+            raise ConfigurationError("middleware() needs at least one further model; it was given none")
+
+        def hedge(model: BaseChatModel) -> HedgedChatModel:
+            return self.chat_model(model, *targets, **settings)
+
+        if tools:
+            return GuardedHedgeMiddleware(hedge, exit_behavior, self.guard_tool_call, self.aguard_tool_call)
+        return HedgeMiddleware(hedge, exit_behavior)
+
 
     def guard_tools(self, tools: Iterable[BaseTool | Callable[..., Any]]) -> list[BaseTool]:
         """Return copies of LangChain tools whose own body asks the fence and the ledger first (R10, R11).
@@ -523,6 +569,7 @@ class Hedger:
             effect=_checked_effect(effect),
             policy=policy,
             timeout=timeout,
+            nodes=None if policy is None else {},
             classifier=passing_control_flow(_widened(recover)),
             commit_on_token=commit_on_token,
         )

@@ -1,0 +1,225 @@
+"""`create_agent`: a hedged model in it, the hedge middleware, and what stands around them (issue 5, 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    ModelCallLimitMiddleware,
+    ModelFallbackMiddleware,
+    SummarizationMiddleware,
+)
+from langchain.agents.middleware.types import ExtendedModelResponse
+from langchain.agents.structured_output import ToolStrategy
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from agent_hedge.core.scope import Forced, forced
+from agent_hedge.errors import ConfigurationError
+from agent_hedge.testing.clock import run_virtual
+from tests.adapters.langgraph.conforming import conforms
+from tests.adapters.langgraph.graph_kit import Chat, Kit, checkpoints, echo, everything, make_kit, thread
+
+
+@tool
+def look(q: str) -> str:
+    """Look something up."""
+    return f"found {q}"
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def asks_for(name: str, **args: Any) -> Any:
+    """Return an answer that asks for a tool first, and then says what it got."""
+
+    def answer(messages: list[BaseMessage]) -> AIMessage:
+        if isinstance(messages[-1], ToolMessage):
+            return AIMessage(f"it says {messages[-1].content}")
+        return AIMessage("", tool_calls=[{"name": name, "args": args, "id": f"call_{len(messages)}"}])
+
+    return answer
+
+
+def hi() -> Any:
+    return {"messages": [HumanMessage("hi", id="q")]}
+
+
+async def with_tools(kit: Kit) -> Any:
+    agent = create_agent(kit.chat(asks_for("look", q="x")), [look], checkpointer=InMemorySaver())
+    return [await everything(agent, hi(), thread()), await checkpoints(agent, thread())]
+
+
+async def with_a_human(kit: Kit) -> Any:
+    human = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
+    agent = create_agent(kit.chat(asks_for("pay", amount=3)), [pay], middleware=[human], checkpointer=InMemorySaver())
+    seen = [await everything(agent, hi(), thread()), await checkpoints(agent, thread())]
+    resume: Any = Command(resume={"decisions": [{"type": "approve"}]})
+    return [*seen, await everything(agent, resume, thread())]
+
+
+class Weather(BaseModel):
+    """The weather."""
+
+    degrees: int
+
+
+async def with_structured_output(kit: Kit) -> Any:
+    def answer(messages: list[BaseMessage]) -> AIMessage:
+        return AIMessage("", tool_calls=[{"name": "Weather", "args": {"degrees": 20}, "id": "call_w"}])
+
+    agent = create_agent(kit.chat(answer), [], response_format=ToolStrategy(Weather))
+    return await everything(agent, hi())
+
+
+async def with_a_summary(kit: Kit) -> Any:
+    summary = SummarizationMiddleware(kit.chat(), trigger=("messages", 3), keep=("messages", 1))
+    agent = create_agent(kit.chat(), [], middleware=[summary])
+    messages = [HumanMessage(f"m{n}", id=f"m{n}") for n in range(5)]
+    return await agent.ainvoke({"messages": [*messages]})
+
+
+async def with_a_fallback(kit: Kit) -> Any:
+    def refuse(messages: list[BaseMessage]) -> ValueError:
+        return ValueError("no")
+
+    agent = create_agent(kit.chat(refuse), [], middleware=[ModelFallbackMiddleware(kit.chat())])
+    return await everything(agent, hi())
+
+
+async def with_a_limit(kit: Kit) -> Any:
+    agent = create_agent(
+        kit.chat(asks_for("look", q="x")),
+        [look],
+        middleware=[ModelCallLimitMiddleware(run_limit=2, exit_behavior="end")],
+    )
+    return await everything(agent, hi())
+
+
+async def as_a_subgraph(kit: Kit) -> Any:
+    from langgraph.graph import START, StateGraph
+
+    from tests.adapters.langgraph.graph_kit import State
+
+    agent = create_agent(kit.chat(asks_for("look", q="x")), [look], name="helper")
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("helper", kit.hedger.node(agent) if kit.unit == "model" else agent)
+    builder.add_edge(START, "helper")
+    return await everything(builder.compile(), hi())
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [with_tools, with_a_human, with_structured_output, with_a_summary, with_a_fallback, with_a_limit, as_a_subgraph],
+)
+def test_r05_agents_with_a_hedged_model(scenario: Any) -> None:
+    conforms(scenario, units=("model",))
+
+
+# --- the middleware -----------------------------------------------------------------------------------
+
+
+class Who(TypedDict, total=False):
+    who: str
+
+
+class WhoState(TypedDict, total=False):
+    messages: list[Any]
+    who: str
+
+
+class Commanding(AgentMiddleware[Any, Any]):
+    """Writes a state key once for every model call it sees."""
+
+    state_schema = WhoState
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return ExtendedModelResponse(await handler(request), Command(update={"who": "me"}))
+
+
+def by_middleware(kit: Kit, answer: Any = echo, **settings: Any) -> tuple[Any, list[Any]]:
+    """Return a plain model, and the middleware that hedges it (none for the plain kit)."""
+    model = Chat(answer=answer)
+    kit.models.append(model)
+    if kit.unit == "plain":
+        return model, []
+    second = Chat(answer=answer, label="second")
+    return model, [kit.hedger.middleware(second, tools=False, family="scripted", **settings)]
+
+
+async def middleware_with_tools(kit: Kit) -> Any:
+    model, hedging = by_middleware(kit, asks_for("look", q="x"))
+    agent = create_agent(model, [look], middleware=hedging)
+    return await everything(agent, hi())
+
+
+async def middleware_in_a_near_tie(kit: Kit) -> Any:
+    model, hedging = by_middleware(kit)
+    agent = create_agent(model, [], middleware=[Commanding(), *hedging])
+    return await agent.ainvoke(hi())
+
+
+async def middleware_over_a_hedged_model(kit: Kit) -> Any:
+    hedged = kit.chat()
+    hedging = [kit.hedger.middleware(Chat(), tools=False, family="scripted")] if kit.unit == "model" else []
+    return await everything(create_agent(hedged, [], middleware=hedging), hi())
+
+
+@pytest.mark.parametrize("scenario", [middleware_with_tools, middleware_in_a_near_tie, middleware_over_a_hedged_model])
+def test_r05_agents_with_the_middleware(scenario: Any) -> None:
+    conforms(scenario, units=("model",))
+
+
+def test_the_middleware_hedges_no_model_twice() -> None:
+    kit = make_kit("model")
+
+    async def main() -> None:
+        await middleware_over_a_hedged_model(kit)
+
+    token = forced.set(Forced(hedge=True, winner=1))
+    try:
+        run_virtual(main)
+    finally:
+        forced.reset(token)
+    assert kit.hedges == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_middleware_can_end_the_agent(asynchronous: bool) -> None:
+    kit = make_kit("model")
+
+    def refuse(messages: list[BaseMessage]) -> ValueError:
+        return ValueError("a secret prompt")
+
+    model, hedging = by_middleware(kit, refuse, exit_behavior="end")
+    agent = create_agent(model, [look], middleware=hedging)
+
+    async def main() -> Any:
+        return await agent.ainvoke(hi())
+
+    result = run_virtual(main) if asynchronous else agent.invoke(hi())
+    last = result["messages"][-1].content
+    assert "ValueError" in last
+    assert "secret" not in last
+    model, hedging = by_middleware(kit, refuse)
+    with pytest.raises(ValueError, match="a secret prompt"):
+        create_agent(model, [], middleware=hedging).invoke(hi())
+
+
+def test_the_middleware_checks_what_it_is_given() -> None:
+    hedger = make_kit("model").hedger
+    with pytest.raises(ConfigurationError, match="at least one"):
+        hedger.middleware(tools=False)
+    with pytest.raises(ConfigurationError, match="exit_behavior"):
+        hedger.middleware(Chat(), tools=False, exit_behavior="stop")  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""Sync graphs: models hedge with cancellable losers; a sync body is raced only where it can be stopped (issue 5, 7)."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, StateGraph
+
+from agent_hedge import Effect, Target, current_attempt
+from agent_hedge.core.events import AttemptStarted
+from agent_hedge.core.scope import Forced, forced
+from tests.adapters.langgraph.conforming import first_difference
+from tests.adapters.langgraph.graph_kit import Chat, Kit, State, make_kit, normal
+
+
+def build(node: Any) -> Any:
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("ask", node)
+    builder.add_edge(START, "ask")
+    return builder.compile()
+
+
+def hi() -> Any:
+    return {"messages": [HumanMessage("hi", id="q")], "log": []}
+
+
+def run(graph: Any) -> Any:
+    return normal(list(graph.stream(hi(), stream_mode=["messages", "custom", "updates", "values", "tasks"])))
+
+
+def with_model(kit: Kit) -> Any:
+    if kit.unit == "model":
+        model: Any = kit.hedger.chat_model(
+            Target("a", Chat(ttft=0.01)), Target("b", Chat(ttft=0.01)), family="scripted"
+        )
+    else:
+        model = Chat()
+
+    def ask(state: State) -> State:
+        get_stream_writer()({"before": 1})
+        return {"messages": [model.invoke(state["messages"])]}
+
+    return ask
+
+
+@pytest.mark.parametrize("winner", [None, 0, 1])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_r05_a_sync_graph_with_a_hedged_model(winner: int | None, wrapped: bool) -> None:
+    expected = run(build(with_model(make_kit("plain"))))
+    kit = make_kit("model")
+    node = with_model(kit)
+    token = forced.set(None if winner is None else Forced(hedge=True, winner=winner))
+    try:
+        seen = run(build(kit.hedger.node(node) if wrapped else node))
+    finally:
+        forced.reset(token)
+        kit.hedger.close()
+    assert seen == expected, first_difference(seen, expected)
+    assert (kit.hedges > 0) == (winner is not None)
+
+
+def test_r04_a_sync_body_is_not_raced() -> None:
+    kit = make_kit("node")
+
+    def work(state: State) -> State:
+        return {"log": [current_attempt()]}
+
+    with pytest.warns(UserWarning, match="is sync: it is never raced"):
+        node = kit.hedger.node(work, unit="node", effect=Effect.READ_ONLY, trigger="total")
+    token = forced.set(Forced(hedge=True, winner=1))
+    try:
+        assert build(node).invoke(hi())["log"] == [None]
+    finally:
+        forced.reset(token)
+    assert kit.hedges == 0
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r05_a_sync_body_that_can_be_stopped_is_raced(winner: int) -> None:
+    kit = make_kit("node")
+    stopped: list[int] = []
+
+    def work(state: State) -> State:
+        active = current_attempt()
+        assert active is not None
+        get_stream_writer()({"from": active.number})
+        for _ in range(200):
+            if active.cancelled:
+                stopped.append(active.number)
+                break
+            if active.number == winner:
+                time.sleep(0.02)
+                break
+            time.sleep(0.01)
+        return {"log": [active.number]}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        node = kit.hedger.node(work, unit="node", effect=Effect.READ_ONLY, trigger="total", cancellable=True)
+    token = forced.set(Forced(hedge=True, winner=winner))
+    try:
+        parts = list(build(node).stream(hi(), stream_mode=["custom", "updates"]))
+    finally:
+        forced.reset(token)
+        kit.hedger.close()
+    assert parts == [("custom", {"from": winner}), ("updates", {"ask": {"log": [winner]}})]
+    assert sum(isinstance(event, AttemptStarted) for event in kit.events) == 2
+    assert stopped == [1 - winner]
