@@ -1,0 +1,215 @@
+"""The planner: when it has a plan, what it hears, and that it never builds where a step waits."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agent_hedge.core.ports import Permit
+from agent_hedge.core.race import PASS
+from agent_hedge.core.scope import Run
+from agent_hedge.core.step import Attempt, Ended, Role, StepKey, Verdict
+from agent_hedge.errors import ConfigurationError
+from agent_hedge.latency import LatencyBook
+from agent_hedge.planning.planner import NEEDED, Planner
+from agent_hedge.planning.price import Price
+from agent_hedge.planning.steps import ENOUGH
+from agent_hedge.policies import Fixed, Planned
+from agent_hedge.testing.fakes import View, place
+
+KEY = StepKey(node="step")
+
+
+class Jobs:
+    """Background jobs, run when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def __call__(self, job: Callable[[], None]) -> None:
+        self.waiting.append(job)
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+def make(samples: int = NEEDED) -> tuple[Planner, Jobs, LatencyBook]:
+    book, rest, jobs = LatencyBook(), LatencyBook(), Jobs()
+    rng = random.Random(1)
+    for number in range(samples):
+        stall = 2 * rng.paretovariate(1.3) if rng.random() < 0.04 else 0.0
+        book.record(KEY, "a", rng.lognormvariate(-0.22, 0.35) + stall, number * 0.001)
+        rest.record(KEY, "", rng.lognormvariate(0.7, 0.5), number * 0.001)
+    return Planner(book, rest, rest, Price(0.05), jobs), jobs, rest
+
+
+def run(steps: int | None = 20, done: int = 1, graph: str = "") -> Run:
+    opened = Run(clock=lambda: 10.0, deadline=1e9, declared_steps=steps, graph=graph)
+    opened.steps = done
+    return opened
+
+
+def view(*, launched: int = 1, hedges: int = 0, **settings: Any) -> View:
+    """Return a step as seen at 10 s (unless told else), its primary launched at 10 s."""
+    seen = View(**({"key": KEY, "started_at": 10.0} | settings))
+    now = settings.get("now", 10.0)
+    for number in range(launched + hedges):
+        seen.launch("a", role=Role.PRIMARY if number < launched else Role.HEDGE, at=10.0)
+    seen.now = now
+    return seen
+
+
+def test_a_plan_is_built_off_the_loop_and_used_when_it_is_there() -> None:
+    planner, jobs, _ = make()
+    asked = view(run=run(), deadline=88.0)
+    assert planner.delay(asked) is None
+    assert planner.delay(asked) is None
+    assert len(jobs.waiting) == 1  # asked for once
+    jobs.run()
+    plan = planner.delay(asked)
+    assert plan is not None
+    assert 0 < plan.delay < 10
+    assert not plan.estimated
+
+
+def test_a_plan_is_built_again_as_the_window_rolls() -> None:
+    planner, jobs, _ = make()
+    planner.delay(view(run=run(), deadline=88.0))
+    jobs.run()
+    planner.delay(view(run=run(), deadline=88.0, now=39.0))
+    assert not jobs.waiting
+    planner.delay(view(run=run(), deadline=88.0, now=40.5))
+    assert len(jobs.waiting) == 1
+
+
+def test_no_plan_from_too_few_latencies() -> None:
+    planner, jobs, _ = make(NEEDED - 1)
+    planner.delay(view(run=run(), deadline=88.0))
+    jobs.run()
+    assert planner.delay(view(run=run(), deadline=88.0)) is None
+
+
+@pytest.mark.parametrize("settings", [{"run": None}, {"deadline": 9.0}])
+def test_no_plan_outside_a_run_or_for_one_that_is_late(settings: dict[str, Any]) -> None:
+    planner, jobs, _ = make()
+    planner.delay(view(run=run(), deadline=88.0))
+    jobs.run()
+    assert planner.delay(view(**({"run": run(), "deadline": 88.0} | settings))) is None
+
+
+def test_an_undeclared_length_is_learnt_from_ended_runs_of_the_graph() -> None:
+    planner, jobs, _ = make()
+    unknown = view(run=run(None, graph="g"), deadline=88.0)
+    assert planner.delay(unknown) is None
+    for number in range(ENOUGH):
+        planner.ended(run(None, done=15 + number % 10, graph="g"))
+    planner.delay(unknown)
+    jobs.run()
+    plan = planner.delay(unknown)
+    assert plan is not None
+    assert plan.estimated
+    assert planner.delay(view(run=run(None, graph="other"), deadline=88.0)) is None
+
+
+def test_fewer_steps_left_with_the_same_slack_hedge_later() -> None:
+    planner, jobs, _ = make()
+    planner.delay(view(run=run(), deadline=70.0))
+    jobs.run()
+    delays = []
+    for done in (1, 5, 10):
+        plan = planner.delay(view(run=run(done=done), deadline=70.0))
+        assert plan is not None
+        delays.append(plan.delay)
+    assert delays == sorted(delays)
+    assert delays[0] < delays[-1]
+
+
+def test_it_hears_what_a_step_takes_beside_its_first_token() -> None:
+    planner, _, rest = make(0)
+    opened = run()
+    planner.delay(view(run=opened))  # somebody plans: from now on it listens
+    first = admit(planner, view(run=opened, now=10.0))
+    first.committed(at=11.0)
+    admit(planner, view(run=opened, now=13.5))
+    assert rest.learning(KEY, "", 14.0)[0] == 1
+    admit(planner, view(run=opened, now=13.6))  # beside a step that still waits: no gap to learn from
+    assert rest.learning(KEY, "", 14.0)[0] == 1
+
+
+def test_the_price_hears_each_eligible_step_once() -> None:
+    planner, _, _ = make(0)
+    opened, before = run(), planner.price.value
+    planner.delay(view(run=opened))
+    for _ in range(400):
+        permit = admit(planner, view(run=opened, hedges=1))
+        permit.settle(Ended(attempt(), Verdict.SUPERSEDED), at=11.0)
+    assert planner.price.value > before
+    settled = planner.price.value
+    permit = admit(planner, view(run=opened, hedges=1, candidates=(place("a"),)))
+    permit.settle(Ended(attempt(), Verdict.WON), at=11.0)
+    assert planner.price.value == settled
+
+
+def test_nothing_is_heard_outside_runs() -> None:
+    planner, _, _ = make(0)
+    assert admit(planner, view(run=None)) is PASS
+
+
+def attempt() -> Attempt:
+    return Attempt(0, Role.PRIMARY, place("a"), 10.0, math.inf)
+
+
+def admit(planner: Planner, seen: View) -> Permit:
+    answer = planner.admit(attempt(), seen)
+    assert hasattr(answer, "committed")
+    return answer
+
+
+class Plans:
+    """A plan view that answers what the test says."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def delay(self, _: object) -> Any:
+        return self.answer
+
+
+POLICY = Planned(base=Fixed(2.0))
+
+
+@pytest.mark.parametrize(
+    ("answer", "due"),
+    [((0.5, False), 10.5), ((5.0, False), 15.0), ((math.inf, False), None), (None, 12.0)],
+)
+def test_the_policy_follows_the_plan(answer: tuple[float, bool] | None, due: float | None) -> None:
+    from agent_hedge.core.ports import Planned as Plan
+
+    plans = Plans(None if answer is None else Plan(*answer))
+    assert POLICY.next_launch_at(view(run=run(), deadline=88.0, plans=plans)) == due
+
+
+@pytest.mark.parametrize(("delay", "due"), [(0.5, 10.5), (5.0, 12.0), (math.inf, 12.0)])
+def test_an_estimated_length_never_makes_a_hedge_later_than_the_static_trigger(delay: float, due: float) -> None:
+    from agent_hedge.core.ports import Planned as Plan
+
+    assert POLICY.next_launch_at(view(run=run(), deadline=88.0, plans=Plans(Plan(delay, True)))) == due
+
+
+@pytest.mark.parametrize("settings", [{"run": None}, {"deadline": math.inf}, {"plans": None}, {"launched": 2}])
+def test_without_a_run_a_deadline_or_for_a_second_hedge_the_base_decides(settings: dict[str, Any]) -> None:
+    from agent_hedge.core.ports import Planned as Plan
+
+    defaults: dict[str, Any] = {"run": run(), "deadline": 88.0, "plans": Plans(Plan(0.5, False))}
+    expected = Fixed(2.0).next_launch_at(view(**(defaults | settings)))
+    assert POLICY.next_launch_at(view(**(defaults | settings))) == expected
+
+
+def test_r20_a_base_that_is_no_policy() -> None:
+    with pytest.raises(ConfigurationError, match="base"):
+        Planned(base=3)  # type: ignore[arg-type]
