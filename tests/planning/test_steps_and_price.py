@@ -49,7 +49,7 @@ def test_the_price_settles_where_the_budget_is_spent() -> None:
     rng, price = random.Random(3), Price(0.05)
 
     def chance() -> float:
-        return min(1.0, 0.05 * (0.02 / price.value) ** 0.5)  # demand falls with the price; 5 % at 0.02
+        return min(1.0, 0.05 * math.sqrt(0.02 / price.value))  # demand falls with the price; 5 % at 0.02
 
     spent = 0
     for step in range(40_000):
