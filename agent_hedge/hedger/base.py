@@ -1,0 +1,237 @@
+"""What every part of the hedger stands on: its construction, its lanes, its stores, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import anyio.to_thread
+
+from agent_hedge.core.classify import classify
+from agent_hedge.core.ports import Classifier, Codec, Gate, HedgePolicy, Observer, Refused, Stores
+from agent_hedge.core.scope import Run, StepContext, run_scope, step_scope
+from agent_hedge.core.step import Effect, StepKey
+from agent_hedge.engine.background import Background
+from agent_hedge.engine.funnel import Funnel
+from agent_hedge.engine.lane import Lane
+from agent_hedge.engine.loops import Loops
+from agent_hedge.engine.spawn import TrioSpawner, clock_of, in_trio
+from agent_hedge.errors import ConfigurationError
+from agent_hedge.gates import (
+    ControlGate,
+    DeadlineGate,
+    DrainGate,
+    EffectGate,
+    Fleet,
+    FleetBudget,
+    Health,
+    Meter,
+    ModeGate,
+    Modes,
+)
+from agent_hedge.hedger.settings import (
+    check_store,
+    checked_budget,
+    checked_count,
+    checked_observers,
+    checked_policy,
+    checked_seconds,
+)
+from agent_hedge.latency import LatencyBook
+from agent_hedge.planning.planner import Planner
+from agent_hedge.planning.price import Price
+from agent_hedge.policies import Fixed, Planned
+from agent_hedge.targets import Independent, Stay, Target, as_targets, places
+
+if TYPE_CHECKING:
+    from agent_hedge.adapters.langgraph.adapter import GraphAdapter
+    from agent_hedge.adapters.langgraph.guard import Guard
+
+
+class Base:
+    """The parts a hedger is composed of. `Hedger` says what the settings mean."""
+
+    def __init__(
+        self,
+        store: str | None = None,
+        *,
+        policy: HedgePolicy | None = None,
+        budget: FleetBudget | None = None,
+        nodes: Mapping[str, HedgePolicy] | None = None,
+        mode: str = "on",
+        share: float = 1.0,
+        holdout: float = 0.0,
+        fleet: str = "",
+        bar: Literal["unit", "downstream"] = "unit",
+        deadline: float | None = None,
+        extra_attempts: int | None = None,
+        observers: Sequence[Observer] = (),
+        on_in_doubt: Literal["raise", "interrupt"] = "raise",
+        results: bool = True,
+        serde: Codec | None = None,
+        schema: str | None = None,
+    ) -> None:
+        check_store(store)
+        if on_in_doubt not in ("raise", "interrupt"):
+            raise ConfigurationError(f"on_in_doubt must be 'raise' or 'interrupt', got {on_in_doubt!r}")
+        self._store = store
+        self._schema = schema
+        self._opened_stores: Stores | None = None
+        self._ledger_settings: dict[str, Any] = {"codec": serde, "keep_results": results}
+        self._on_in_doubt: Literal["raise", "interrupt"] = on_in_doubt
+        self._tool_guard: Guard | None = None
+        self._making = threading.RLock()
+        self.policy = checked_policy("policy", policy) if policy is not None else Planned()
+        self.nodes = {name: checked_policy(f"nodes[{name!r}]", one) for name, one in (nodes or {}).items()}
+        self.budget = checked_budget(budget)
+        self.modes = Modes(mode, share=share, holdout=holdout, fleet=fleet)
+        if bar not in ("unit", "downstream"):
+            raise ConfigurationError(f"bar must be 'unit' or 'downstream', got {bar!r}")
+        self.bar: Literal["unit", "downstream"] = bar
+        self._graph_adapter: GraphAdapter | None = None
+        self.deadline = checked_seconds("deadline", deadline)
+        self.extra_attempts = checked_count("extra_attempts", extra_attempts)
+        self.book = LatencyBook()
+        self._fleet = Fleet(self.budget.share)
+        self._health = Health()
+        stay = Stay()
+        self._chooser = Independent(self._health, sticky=stay)
+        self._funnel = Funnel(checked_observers(observers))
+        self._loops = Loops()
+        self._background = Background()
+        self._trio: Any = None
+        self._nursery: Any = None
+        self._looks: tuple[Gate, ...] = (DeadlineGate(), EffectGate(), ModeGate(self.modes))
+        self.planner = self._plan()
+        self._takes: tuple[Gate, ...] = (self._health, self.budget, ControlGate(self.modes), Meter(self._fleet), stay)
+        if self.planner is not None:
+            self._takes += (self.planner,)
+        self._targets: dict[str, Target[Any]] = {}
+        self._keys: dict[tuple[StepKey, str], None] = {}
+
+    def _plan(self) -> Planner | None:
+        """Return what plans runs with a deadline; None without numpy (extra ``plan``): then nothing is planned."""
+        if find_spec("numpy") is None or self.budget.share == 0:
+            return None
+        rest = LatencyBook()
+
+        def off_loop(job: Callable[[], None]) -> None:
+            self._background.start(lambda: anyio.to_thread.run_sync(job))
+
+        return Planner(self.book, rest, rest, Price(self.budget.share), off_loop)
+
+    @property
+    def _stores(self) -> Stores:
+        with self._making:
+            if self._opened_stores is None:
+                self._opened_stores = stores_of(self._store, self._schema)
+            return self._opened_stores
+
+    def lane(self, key: StepKey, targets: Iterable[Target[Any] | str], *, effect: Effect) -> Lane:
+        """Return a lane with this hedger's settings: for adapters and simulators, which drive races themselves."""
+        return self._lane(key, as_targets(targets), effect=effect)
+
+    def _lane(
+        self,
+        key: StepKey,
+        targets: Sequence[Target[Any]],
+        *,
+        effect: Effect,
+        policy: HedgePolicy | None = None,
+        timeout: float | None = None,
+        classifier: Classifier = classify,
+        commit_on_token: bool = False,
+        barred: Refused | None = None,
+        extra_gates: Sequence[Gate] = (),
+        context_of: Callable[[], StepContext | None] = step_scope.get,
+        run_of: Callable[[], Run | None] = run_scope.get,
+        nodes: Mapping[str, HedgePolicy] | None = None,
+    ) -> Lane:
+        for target in targets:
+            self._targets.setdefault(target.name, target)
+            self._keys[key, target.name] = None
+        chosen = checked_policy("policy", policy) if policy is not None else self.policy
+        looks = (*self._looks, DrainGate(context_of))
+        return Lane(
+            key,
+            loops=self._loops,
+            policy=chosen,
+            chooser=self._chooser,
+            candidates=places(targets),
+            latency=self.book,
+            fleet=self._fleet,
+            gates=(*looks, *self._takes, *extra_gates),  # a limiter's turn cannot be given back: it is asked last
+            nodes=self.nodes if nodes is None else nodes,
+            context_of=context_of,
+            run_of=run_of,
+            plans=self.planner,
+            barred=barred,
+            forced_policy=Fixed(0.0, attempts=2),
+            forced_gates=looks,
+            funnel=self._funnel,
+            effect=effect,
+            classifier=classifier,
+            timeout=checked_seconds("timeout", timeout),
+            commit_on_token=commit_on_token,
+        )
+
+    # --- closing --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the store and stop the background loop; open calls of it are cancelled. The hedger stays usable."""
+        if self._opened_stores is not None and self._background.running:
+            self._background.call(self._opened_stores.close)
+        self._background.close()
+
+    async def aclose(self) -> None:
+        """Join the losers of the running loop (at most the grace), then close."""
+        await self._loops.current().reaper.join()
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        if in_trio():
+            import trio
+
+            self._trio = trio.open_nursery()
+            self._nursery = await self._trio.__aenter__()
+            self._loops.open_trio(TrioSpawner(self._nursery))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.aclose()
+        finally:
+            if self._trio is not None:
+                self._loops.close_trio()
+                manager, self._trio = self._trio, None
+                self._nursery.cancel_scope.cancel()  # what is left has been given up
+                await manager.__aexit__(None, None, None)
+
+
+def running_clock() -> Callable[[], float]:
+    """Return the clock of the running loop, else the one asyncio loops use."""
+    if in_trio():
+        import trio
+
+        return trio.lowlevel.current_clock().current_time  # unlike `trio.current_time`, for any thread
+    try:
+        return clock_of(asyncio.get_running_loop())
+    except RuntimeError:
+        return time.monotonic
+
+
+def stores_of(store: str | None, schema: str | None) -> Stores:
+    if store is None:
+        from agent_hedge.stores.memory import memory_stores
+
+        return memory_stores()
+    from agent_hedge.stores.sql import sql_stores
+
+    return sql_stores(store, schema=schema)

@@ -1,0 +1,142 @@
+"""The settings of the public face, and their checks: bad input is a clear error at construction (R20)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from agent_hedge.core.classify import classify
+from agent_hedge.core.ports import Classifier, HedgePolicy, Observer
+from agent_hedge.core.step import Effect, Failure
+from agent_hedge.engine.driver import accept_all
+from agent_hedge.errors import ConfigurationError
+from agent_hedge.gates import FleetBudget
+from agent_hedge.targets import Target
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessage
+
+STORE_SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg", "postgresql+asyncpg")
+
+
+class WrapSettings(TypedDict, total=False):
+    """The settings of `Hedger.wrap`; it says what they mean."""
+
+    key: str | None
+    effect: Effect
+    targets: Iterable[Target[Any] | str] | Target[Any] | None
+    accept: Callable[[Any], bool]
+    first: Callable[[Any], bool]
+    timeout: float | None
+    policy: HedgePolicy | None
+    recover: type[BaseException] | tuple[type[BaseException], ...]
+
+
+class ModelSettings(TypedDict, total=False):
+    """The settings of `Hedger.chat_model`; it says what they mean."""
+
+    family: str | None
+    parity: Literal["warn", "strict"]
+    accept: Callable[[AIMessage], bool] | Literal["schema"] | None
+    accept_on: Literal["final"] | None
+    trigger: Literal["first", "total"]
+    timeout: float | None
+    policy: HedgePolicy | None
+    recover: tuple[type[BaseException], ...]
+
+
+class NodeSettings(TypedDict, total=False):
+    """The settings of `Hedger.node`; it says what they mean."""
+
+    unit: Literal["model", "node"]
+    key: str | None
+    bar: Literal["unit", "downstream"] | None
+    policy: HedgePolicy | None
+    effect: Effect
+    targets: Iterable[Target[Any] | str] | Target[Any] | None
+    accept: Callable[[Any], bool]
+    first: Callable[[Any], bool]
+    trigger: Literal["first", "total"]
+    timeout: float | None
+    recover: type[BaseException] | tuple[type[BaseException], ...]
+    cancellable: bool
+
+
+def checked_judge(name: str, judge: object, *, usable: bool, instead: str) -> None:
+    """Refuse what cannot be called, and a judge of results for a generator, or of items for anything else."""
+    if not callable(judge):
+        raise ConfigurationError(f"{name} must be a function that returns whether it is so, got {judge!r:.80}")
+    if judge is not accept_all and not usable:
+        raise ConfigurationError(f"{name}={judge!r:.80} would never be asked for this function; give {instead}=.")
+
+
+def widening(recover: type[BaseException] | tuple[type[BaseException], ...]) -> Classifier:
+    if not recover:
+        return classify
+    types = recover if isinstance(recover, tuple) else (recover,)
+    for kind in types:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ConfigurationError(f"recover takes exception types, got {kind!r}")
+
+    def widened(error: BaseException, /) -> Failure:
+        return Failure.RECOVERABLE if isinstance(error, types) else classify(error)
+
+    return widened
+
+
+def check_store(store: object) -> None:
+    if store is None:
+        return
+    if not isinstance(store, str):
+        raise ConfigurationError(f"store must be a database URL or None, got {store!r:.80}")
+    scheme = store.partition("://")[0] if "://" in store else store
+    if scheme not in STORE_SCHEMES:
+        raise ConfigurationError(f"store has the unknown scheme {scheme!r}; known: {', '.join(STORE_SCHEMES)}")
+
+
+def checked_effect(effect: object) -> Effect:
+    try:
+        return Effect(effect)  # type: ignore[arg-type]
+    except ValueError:
+        known = ", ".join(Effect)
+        raise ConfigurationError(f"effect must be one of {known}, got {effect!r}") from None
+
+
+def checked_policy(name: str, policy: object) -> HedgePolicy:
+    if not callable(getattr(policy, "next_launch_at", None)) or isinstance(policy, type):
+        raise ConfigurationError(f"{name} must be a policy such as Quantile() or Never(), got {policy!r}")
+    return policy  # type: ignore[return-value]
+
+
+def checked_budget(budget: object) -> FleetBudget:
+    if budget is None:
+        return FleetBudget()
+    if not isinstance(budget, FleetBudget):
+        raise ConfigurationError(f"budget must be a FleetBudget, got {budget!r:.80}")
+    return budget
+
+
+def checked_observers(observers: Iterable[Observer]) -> list[Observer]:
+    listed = list(observers)
+    for observer in listed:
+        if not callable(getattr(observer, "on_event", None)) or isinstance(observer, type):
+            raise ConfigurationError(f"observers must each have an on_event method, got {observer!r:.80}")
+    return listed
+
+
+def checked_seconds(name: str, seconds: object) -> float:
+    """Return a finite number of seconds >= 0; infinity stands for None."""
+    if seconds is None:
+        return math.inf
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ConfigurationError(f"{name} must be a finite number of seconds >= 0, got {seconds!r}")
+    return float(seconds)
+
+
+def checked_count(name: str, count: object) -> int | None:
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ConfigurationError(f"{name} must be a whole number >= 0, got {count!r}")
+    return count
