@@ -83,7 +83,15 @@ def _reach_of_frame(error: BaseException) -> Failure:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return the seconds a server asked to wait (``retry-after-ms``, ``retry-after`` in either form), or None."""
+    """Return the seconds a server asked to wait (``retry-after-ms``, ``retry-after`` in either form), or None.
+
+    429, 503 and 529 ask for a rest without naming its length: 0, the least.
+    """
+    wish = _named_wish(error)
+    return 0.0 if wish is None and status_of(error) in PUSHBACK_STATUS else wish
+
+
+def _named_wish(error: BaseException) -> float | None:
     headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
     if not isinstance(headers, Mapping):
         return None

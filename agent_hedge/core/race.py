@@ -399,11 +399,7 @@ class Race:
         outcome = leg.outcome
         failure = outcome.failure if outcome and not leg.cancelled else None
         if leg.permits:
-            retry_after = outcome.retry_after if outcome else None
-            end = Ended(leg.attempt, verdict, failure, leg.latency, leg.censored_at, True, retry_after)
-            for permit in leg.permits:
-                permit.settle(end, at=now)
-            leg.permits = ()  # some hold this race: no cycle is left for the collector
+            self._settle_permits(leg, verdict, failure)
         if self._observed:
             error = type(outcome.error).__name__ if outcome and outcome.error is not None else ""
             self._report(
@@ -532,6 +528,13 @@ class Race:
             self._report(AttemptRefused, role=role, reason=refused.reason, detail=refused.detail)
         return refused
 
+    def _settle_permits(self, leg: _Leg, verdict: Verdict, failure: Failure | None) -> None:
+        retry_after = leg.outcome.retry_after if leg.outcome else None
+        end = Ended(leg.attempt, verdict, failure, leg.latency, leg.censored_at, True, retry_after)
+        permits, leg.permits = leg.permits, ()  # some hold this race: no cycle is left for the collector
+        for permit in permits:
+            permit.settle(end, at=self.now)
+
     def _void(self, permits: Iterable[Permit], attempt: Attempt) -> None:
         for permit in permits:
             permit.settle(Ended(attempt, Verdict.UNKNOWN, launched=False), at=self.now)
@@ -541,6 +544,8 @@ class Race:
     def _failed(self, leg: _Leg, outcome: Outcome[Any]) -> None:
         if leg.latency is None:
             self._censor(leg)
+        if outcome.error is not None:  # (an empty stream may still become the answer)
+            self._settle_permits(leg, Verdict.FAILED, outcome.failure)  # health hears of it before it is asked again
         if outcome.failure is Failure.REQUEST:
             self._spoken = True
             self._due = self._recover_at = None

@@ -607,3 +607,20 @@ def test_an_unobserved_race_makes_no_events() -> None:
     race = make()
     commands = race.start(0.0) + race.on_timer(1.0) + race.on_outcome(0, ok(), 1.1)
     assert not any(hasattr(command, "event") for command in commands)
+
+
+def test_r13_a_failed_attempt_settles_before_the_next_place_is_chosen_and_only_once() -> None:
+    gate = Gatekeeper()
+    heard: list[int] = []
+
+    class Asks(Elsewhere):
+        def choose(self, role: Role, view: RaceView) -> Choice | Refused:
+            heard.append(len(gate.settled))
+            return super().choose(role, view)
+
+    race = make(gates=[gate], chooser=Asks(), policy=After())
+    race.start(0.0)
+    race.on_outcome(0, failed(), 0.1)
+    race.on_ended(0, 0.2)
+    assert heard == [0, 1]
+    assert [end.verdict for end in gate.settled] == [Verdict.FAILED]
