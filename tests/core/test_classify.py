@@ -104,7 +104,7 @@ def test_the_status_is_found_on_the_error_or_its_response_and_is_a_number() -> N
 )
 def test_retry_after_in_its_forms(headers: dict[str, str], seconds: float | None) -> None:
     error = Exception()
-    error.response = Response(429, headers)  # type: ignore[attr-defined]
+    error.response = Response(500, headers)  # type: ignore[attr-defined]
     assert retry_after(error) == seconds
     direct = Exception()
     direct.headers = headers  # type: ignore[attr-defined]
@@ -126,3 +126,12 @@ def test_headers_that_are_none(headers: Any) -> None:
     error = Exception()
     error.headers = headers  # type: ignore[attr-defined]
     assert retry_after(error) is None
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+def test_r13_a_pushback_without_a_time_asks_for_the_least_rest(status: int) -> None:
+    error = Exception()
+    error.response = Response(status, {})  # type: ignore[attr-defined]
+    assert retry_after(error) == 0.0
+    error.response = Response(status, {"retry-after": "3"})  # type: ignore[attr-defined]
+    assert retry_after(error) == 3.0
