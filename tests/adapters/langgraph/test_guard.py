@@ -1,0 +1,592 @@
+"""Guarded tools in LangGraph, by the framework's features: retries, interrupts, parallel calls, injection, agents."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    ToolErrorMiddleware,
+    ToolRetryMiddleware,
+)
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphBubbleUp
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
+from langgraph.types import Command, RetryPolicy, interrupt
+
+from agent_hedge import Hedger
+from agent_hedge.core.ports import ClaimState
+from agent_hedge.core.step import Effect
+from agent_hedge.errors import ConfigurationError, EffectBarred, EffectInDoubt
+from agent_hedge.tools.effect import tool_effect
+
+WIRINGS = ("guard_tools", "guard_tool_call", "tool_node")
+RETRY = RetryPolicy(max_attempts=3, initial_interval=0.001, retry_on=Exception)
+
+
+@pytest.fixture
+def hedger() -> Iterator[Hedger]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*runs once under durability")
+        opened = Hedger()
+        yield opened
+        opened.close()
+
+
+def claims(hedger: Hedger) -> list[Any]:
+    return list(asyncio.run(hedger._stores.claims.recent(100)))
+
+
+def nodes(hedger: Hedger, wiring: str, tools: list[Any], **settings: Any) -> ToolNode:
+    if wiring == "tool_node":
+        return hedger.tool_node(tools, **settings)
+    if wiring == "guard_tools":
+        return ToolNode(hedger.guard_tools(tools), **settings)
+    return ToolNode(tools, wrap_tool_call=hedger.guard_tool_call, awrap_tool_call=hedger.aguard_tool_call, **settings)
+
+
+def ask(*names: str, **arguments: Any) -> AIMessage:
+    """A message that asks for these tools, each time under fresh ids."""
+    return AIMessage("", tool_calls=[{"name": n, "args": arguments, "id": f"call-{uuid.uuid4()}"} for n in names])
+
+
+def thread(name: str = "t") -> RunnableConfig:
+    return {"configurable": {"thread_id": name}}
+
+
+def run(graph: Any, given: Any, asynchronous: bool, config: RunnableConfig | None = None) -> Any:
+    config = config or thread()
+    return asyncio.run(graph.ainvoke(given, config)) if asynchronous else graph.invoke(given, config)
+
+
+class Paid(list[str]):
+    """The world: what was paid."""
+
+    def tool(self, fails: Exception | None = None, **declared: Any) -> BaseTool:
+        @tool_effect(declared.pop("effect", Effect.ONCE), **declared)
+        @tool
+        def pay(amount: int, memo: str = "") -> str:
+            """Pay."""
+            self.append(memo)
+            if fails is not None:
+                raise fails
+            return f"paid {amount}"
+
+        return pay
+
+
+def graph_of(node: Any, message: Callable[[], AIMessage], **settings: Any) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda _: {"messages": [message()]})
+    builder.add_node("tools", node, **settings)
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+GIVEN = {"messages": [HumanMessage("Pay.")]}
+both = pytest.mark.parametrize("asynchronous", [False, True], ids=["invoke", "ainvoke"])
+wired = pytest.mark.parametrize("wiring", WIRINGS)
+
+
+# --- the face of a tool
+
+
+@tool
+def everything(
+    query: str,
+    state: Annotated[dict[str, Any], InjectedState],
+    call_id: Annotated[str, InjectedToolCallId],
+    runtime: ToolRuntime,
+    config: RunnableConfig,
+    count: int = 3,
+) -> str:
+    """Use all that can be injected."""
+    assert config["configurable"]["thread_id"] == "t"
+    return f"{query} {count} {len(state['messages'])} {call_id == runtime.tool_call_id}"
+
+
+@wired
+@both
+def test_r11_name_schema_and_injection_stay(hedger: Hedger, wiring: str, asynchronous: bool) -> None:
+    (guarded,) = hedger.guard_tools([everything])
+    assert (guarded.name, guarded.description, guarded.args) == (
+        everything.name,
+        everything.description,
+        everything.args,
+    )
+    assert isinstance(guarded, StructuredTool)
+    given, made = (t.tool_call_schema.model_json_schema() for t in (everything, guarded))  # type: ignore[union-attr]
+    assert given == made
+    assert hedger.guard_tools([guarded]) == [guarded]
+    graph = graph_of(nodes(hedger, wiring, [everything]), lambda: ask("everything", query="q"))
+    assert run(graph, GIVEN, asynchronous)["messages"][-1].content == "q 3 2 True"
+
+
+class Bodied(BaseTool):
+    name: str = "bodied"
+    description: str = "A tool with a body of its own."
+    ran: list[int] = []  # noqa: RUF012 - a pydantic field
+
+    def _run(self, amount: int, run_manager: Any = None) -> str:
+        assert run_manager is not None
+        self.ran.append(amount)
+        return f"ran {amount}"
+
+
+@both
+def test_r11_a_tool_with_a_body_of_its_own(hedger: Hedger, asynchronous: bool) -> None:
+    bodied = Bodied()
+    graph = graph_of(hedger.tool_node([bodied]), lambda: ask("bodied", amount=4))
+    assert run(graph, GIVEN, asynchronous)["messages"][-1].content == "ran 4"
+    assert bodied.ran == [4]
+    assert [claim.state for claim in claims(hedger)] == [ClaimState.DONE]
+
+
+def test_a_plain_function_becomes_a_tool(hedger: Hedger) -> None:
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    (guarded,) = hedger.guard_tools([pay])
+    assert (guarded.name, guarded.description) == ("pay", "Pay.")
+
+
+def test_r11_read_only_tools_need_no_claim(hedger: Hedger) -> None:
+    @tool_effect(Effect.READ_ONLY)
+    @tool
+    def look(query: str) -> str:
+        """Look."""
+        return query
+
+    graph = graph_of(hedger.tool_node([look]), lambda: ask("look", query="q"))
+    run(graph, GIVEN, False)
+    assert claims(hedger) == []
+
+
+@wired
+@both
+def test_r11_an_unknown_tool_keeps_the_error_of_toolnode(hedger: Hedger, wiring: str, asynchronous: bool) -> None:
+    graph = graph_of(nodes(hedger, wiring, [Paid().tool()]), lambda: ask("other"))
+    answer = run(graph, GIVEN, asynchronous)["messages"][-1]
+    assert answer.status == "error"
+    assert answer.content == "Error: other is not a valid tool, try one of [pay]."
+
+
+# --- retries
+
+
+@wired
+@both
+def test_r11_a_retry_after_the_effect_gets_the_stored_result(hedger: Hedger, wiring: str, asynchronous: bool) -> None:
+    paid, tries = Paid(), []
+
+    @tool_effect(Effect.READ_ONLY)
+    @tool
+    def flaky() -> str:
+        """Fail twice."""
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError
+        return "at last"
+
+    node = nodes(hedger, wiring, [paid.tool(), flaky], handle_tool_errors=False)
+    message = ask("pay", amount=5)
+    message.tool_calls += ask("flaky").tool_calls
+    graph = graph_of(node, lambda: message, retry_policy=RETRY)
+    done = run(graph, GIVEN, asynchronous)["messages"][-2:]
+    assert [answer.content for answer in done] == ["paid 5", "at last"]
+    assert len(paid) == 1
+    assert len(tries) == 3
+
+
+@both
+def test_r11_a_node_that_asks_anew_at_every_retry_pays_once(hedger: Hedger, asynchronous: bool) -> None:
+    paid = Paid()
+    (pay,) = hedger.guard_tools([paid.tool()])
+
+    def node(_: Any) -> Any:
+        pay.invoke(ask("pay", amount=5, memo=str(uuid.uuid4())).tool_calls[0])
+        raise ConnectionError("a flaky line after the effect")
+
+    async def anode(_: Any) -> Any:
+        await pay.ainvoke(ask("pay", amount=5, memo=str(uuid.uuid4())).tool_calls[0])
+        raise ConnectionError("a flaky line after the effect")
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", anode if asynchronous else node, retry_policy=RETRY)
+    builder.add_edge(START, "node")
+    for checkpointer in (InMemorySaver(), None):
+        paid.clear()
+        with pytest.raises(EffectInDoubt, match="missing in the history"):
+            run(builder.compile(checkpointer=checkpointer), GIVEN, asynchronous, thread(str(uuid.uuid4())))
+        assert len(paid) == 1
+
+
+@both
+def test_r11_calls_of_the_nodes_own_code_are_told_apart_by_their_order(hedger: Hedger, asynchronous: bool) -> None:
+    paid, tries = Paid(), []
+    (pay,) = hedger.guard_tools([paid.tool()])
+
+    def node(_: Any) -> Any:
+        answers = [pay.invoke({"amount": 5}), pay.invoke({"amount": 5}), pay.func(amount=7)]  # type: ignore[attr-defined]
+        assert answers == ["paid 5", "paid 5", "paid 7"]
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError
+        return {}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", node, retry_policy=RETRY)
+    builder.add_edge(START, "node")
+    run(builder.compile(checkpointer=InMemorySaver()), GIVEN, asynchronous)
+    assert len(paid) == 3
+
+
+@both
+def test_r11_a_retried_node_around_a_whole_agent_pays_once(hedger: Hedger, asynchronous: bool) -> None:
+    """The agent inside keeps no checkpoints, so its model runs again: retries are seen at every depth."""
+    paid = Paid()
+
+    def say() -> AIMessage:
+        return ask("pay", amount=5, memo=str(uuid.uuid4()))
+
+    inner = StateGraph(MessagesState)
+    inner.add_node("model", lambda _: {"messages": [say()]})
+    inner.add_node("tools", hedger.tool_node([paid.tool()]))
+    inner.add_edge(START, "model")
+    inner.add_edge("model", "tools")
+    agent = inner.compile(checkpointer=False)
+
+    def node(_: Any) -> Any:
+        agent.invoke(GIVEN)
+        raise ConnectionError
+
+    async def anode(_: Any) -> Any:
+        await agent.ainvoke(GIVEN)
+        raise ConnectionError
+
+    outer = StateGraph(MessagesState)
+    outer.add_node("agent", anode if asynchronous else node, retry_policy=RETRY)
+    outer.add_edge(START, "agent")
+    with pytest.raises(EffectInDoubt):
+        run(outer.compile(checkpointer=InMemorySaver()), GIVEN, asynchronous)
+    assert len(paid) == 1
+
+
+# --- errors of the tool
+
+
+@wired
+@both
+@pytest.mark.parametrize("reworded", [False, True])
+def test_r11_an_ambiguous_failure_is_never_please_try_again(
+    hedger: Hedger, wiring: str, asynchronous: bool, reworded: bool
+) -> None:
+    paid = Paid()
+    node = nodes(hedger, wiring, [paid.tool(fails=ConnectionError("reset"))], handle_tool_errors=True)
+    memo = str(uuid.uuid4()) if reworded else "same"
+    graph = graph_of(node, lambda: ask("pay", amount=5, memo=memo + str(uuid.uuid4()) * reworded), retry_policy=RETRY)
+    with pytest.raises(EffectInDoubt, match="ConnectionError") as caught:
+        run(graph, GIVEN, asynchronous)
+    assert isinstance(caught.value, GraphBubbleUp)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    for given in (None, GIVEN, GIVEN):  # resumed, and asked again by the user: the model words it anew
+        with pytest.raises(EffectInDoubt):
+            run(graph, given, asynchronous)
+    assert len(paid) == 1
+
+
+class Fake(BaseChatModel):
+    """Pays until it sees that it was paid; under fresh ids, in other words."""
+
+    asked: list[int] = []  # noqa: RUF012 - a pydantic field
+
+    @property
+    def _llm_type(self) -> str:
+        return "fake"
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.asked.append(1)
+        answers = [m for m in messages if isinstance(m, ToolMessage) and m.status != "error"]
+        said = AIMessage("done") if answers else ask("pay", amount=5, memo=str(uuid.uuid4()))
+        return ChatResult(generations=[ChatGeneration(message=said)])
+
+
+class Hooks(AgentMiddleware[Any, Any]):
+    def __init__(self, hedger: Hedger) -> None:
+        super().__init__()
+        self.hedger = hedger
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return self.hedger.guard_tool_call(request, handler)
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return await self.hedger.aguard_tool_call(request, handler)
+
+
+def agent_of(hedger: Hedger, pay: BaseTool, way: str, **settings: Any) -> Any:
+    around = [
+        ToolRetryMiddleware(initial_delay=0.001, jitter=False),
+        ToolErrorMiddleware(lambda error, request: "Please try again."),
+        *settings.pop("middleware", []),
+    ]
+    tools = [pay]
+    if way == "guard_tools":
+        tools = hedger.guard_tools(tools)
+    elif way == "hooks inside":
+        around.append(Hooks(hedger))
+    else:
+        around.insert(0, Hooks(hedger))
+    return create_agent(Fake(), tools, middleware=around, checkpointer=InMemorySaver(), **settings)
+
+
+ways = pytest.mark.parametrize("way", ["guard_tools", "hooks inside", "hooks outside"])
+
+
+@ways
+@both
+def test_r11_an_agent_with_retry_and_error_middleware_pays_once(hedger: Hedger, way: str, asynchronous: bool) -> None:
+    paid = Paid()
+    agent = agent_of(hedger, paid.tool(fails=TimeoutError("read")), way)
+    for given in (GIVEN, None, GIVEN):
+        with pytest.raises(EffectInDoubt):
+            run(agent, given, asynchronous)
+    assert len(paid) == 1
+
+
+@ways
+@both
+def test_r11_an_agent_that_works_is_left_alone(hedger: Hedger, way: str, asynchronous: bool) -> None:
+    paid = Paid()
+    agent = agent_of(hedger, paid.tool(), way)
+    assert run(agent, GIVEN, asynchronous)["messages"][-1].content == "done"
+    assert len(paid) == 1
+
+
+@both
+def test_r11_a_declared_error_proves_that_nothing_happened(hedger: Hedger, asynchronous: bool) -> None:
+    paid = Paid()
+    agent = agent_of(hedger, paid.tool(fails=PermissionError("no"), not_started=PermissionError), "guard_tools")
+    agent = agent.with_config(recursion_limit=8)
+    with pytest.raises(Exception, match="recursion"):
+        run(agent, GIVEN, asynchronous)
+    assert len(paid) > 1
+    assert {claim.state for claim in claims(hedger)} == {ClaimState.FAILED}
+
+
+@both
+def test_r11_a_repeatable_tool_that_raises_has_simply_failed(hedger: Hedger, asynchronous: bool) -> None:
+    paid = Paid()
+    node = hedger.tool_node([paid.tool(effect=Effect.IDEMPOTENT, fails=ConnectionError())], handle_tool_errors=False)
+    with pytest.raises(ConnectionError):
+        run(graph_of(node, lambda: ask("pay", amount=5), retry_policy=RETRY), GIVEN, asynchronous)
+    assert len(paid) == 3
+    assert [(claim.state, claim.executions) for claim in claims(hedger)] == [(ClaimState.FAILED, 3)]
+
+
+# --- interrupts
+
+
+@both
+def test_r11_an_interrupt_after_the_effect_does_not_repeat_it(hedger: Hedger, asynchronous: bool) -> None:
+    paid = Paid()
+    (pay,) = hedger.guard_tools([paid.tool()])
+
+    def node(state: Any) -> Any:
+        pay.invoke({**state["messages"][-1].tool_calls[0], "type": "tool_call"})
+        return {"messages": [HumanMessage(interrupt("Well?"))]}
+
+    async def anode(state: Any) -> Any:
+        await pay.ainvoke({**state["messages"][-1].tool_calls[0], "type": "tool_call"})
+        return {"messages": [HumanMessage(interrupt("Well?"))]}
+
+    graph = graph_of(anode if asynchronous else node, lambda: ask("pay", amount=5))
+    assert run(graph, GIVEN, asynchronous)["__interrupt__"][0].value == "Well?"
+    assert run(graph, Command(resume="well"), asynchronous)["messages"][-1].content == "well"
+    assert len(paid) == 1
+
+
+@both
+def test_r11_an_interrupt_after_an_effect_under_a_fresh_id_is_in_doubt(hedger: Hedger, asynchronous: bool) -> None:
+    paid = Paid()
+    (pay,) = hedger.guard_tools([paid.tool()])
+
+    def node(_: Any) -> Any:
+        pay.invoke(ask("pay", amount=5, memo=str(uuid.uuid4())).tool_calls[0])
+        return {"messages": [HumanMessage(interrupt("Well?"))]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    run(graph, GIVEN, asynchronous)
+    with pytest.raises(EffectInDoubt):
+        run(graph, Command(resume="well"), asynchronous)
+    assert len(paid) == 1
+
+
+@wired
+@both
+def test_r11_a_tool_that_asks_in_its_body_pauses_and_is_in_doubt_unless_it_says_otherwise(
+    hedger: Hedger, wiring: str, asynchronous: bool
+) -> None:
+    for declared, outcome in (((), None), ((GraphBubbleUp,), "paid yes")):
+        paid = []
+
+        @tool_effect(Effect.ONCE, not_started=declared)
+        @tool
+        def pay() -> str:
+            """Ask, then pay."""
+            said = interrupt("May I?")
+            paid.append(said)  # noqa: B023
+            return f"paid {said}"
+
+        graph = graph_of(nodes(hedger, wiring, [pay]), lambda: ask("pay"))
+        config = thread(str(uuid.uuid4()))
+        assert run(graph, GIVEN, asynchronous, config)["__interrupt__"][0].value == "May I?"
+        if outcome is None:
+            with pytest.raises(EffectInDoubt):
+                run(graph, Command(resume="yes"), asynchronous, config)
+        else:
+            assert run(graph, Command(resume="yes"), asynchronous, config)["messages"][-1].content == outcome
+        assert len(paid) == (outcome is not None)
+
+
+@both
+@pytest.mark.parametrize("answer", ["happened", "did_not_happen", "abandon"])
+def test_r11_a_person_settles_a_call_in_doubt(asynchronous: bool, answer: str) -> None:
+    hedger = Hedger(on_in_doubt="interrupt")
+    tries: list[int] = []
+
+    @tool_effect(Effect.ONCE)
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("lost")
+        return f"paid {amount}"
+
+    graph = graph_of(hedger.tool_node([pay]), lambda: ask("pay", amount=5))
+    with pytest.raises(EffectInDoubt), pytest.warns(UserWarning, match="durability"):
+        run(graph, GIVEN, asynchronous)
+    (question,) = run(graph, None, asynchronous)["__interrupt__"]
+    assert question.value["tool"] == "pay"
+    assert question.value["answers"] == ["happened", "did_not_happen", "abandon"]
+    (again,) = run(graph, Command(resume="what?"), asynchronous)["__interrupt__"]
+    assert again.value["key"] == question.value["key"]
+    said = run(graph, Command(resume=answer), asynchronous)["messages"][-1].content
+    expected = {"happened": "was carried out before", "did_not_happen": "paid 5", "abandon": "given up by a person"}
+    assert expected[answer] in said
+    assert len(tries) == (2 if answer == "did_not_happen" else 1)
+    hedger.close()
+
+
+@both
+def test_c11_one_approval_covers_one_execution(hedger: Hedger, asynchronous: bool) -> None:
+    paid, tries = Paid(), []
+
+    class Stumbles(AgentMiddleware[Any, Any]):
+        """Fails once after the tool's step."""
+
+        def before_model(self, state: Any, runtime: Any) -> None:
+            if isinstance(state["messages"][-1], ToolMessage):
+                tries.append(1)
+                if len(tries) == 1:
+                    raise ConnectionError
+
+    approval = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
+    agent = agent_of(hedger, paid.tool(), "hooks inside", middleware=[approval, Stumbles()])
+    assert "__interrupt__" in run(agent, GIVEN, asynchronous)
+    approve = Command(resume={"decisions": [{"type": "approve"}]})
+    with pytest.raises(ConnectionError):
+        run(agent, approve, asynchronous)
+    assert run(agent, None, asynchronous)["messages"][-1].content == "done"
+    assert len(paid) == 1
+
+
+# --- functions
+
+
+@both
+def test_r11_once_in_a_node_by_place(hedger: Hedger, asynchronous: bool) -> None:
+    sent, tries = [], []
+
+    @hedger.once
+    def notify(text: str) -> str:
+        sent.append(text)
+        return f"sent {text}"
+
+    @hedger.once
+    async def anotify(text: str) -> str:
+        sent.append(text)
+        return f"sent {text}"
+
+    async def anode(_: Any) -> Any:
+        assert await anotify("a") == "sent a"
+        return fail()
+
+    def node(_: Any) -> Any:
+        assert notify("a") == "sent a"
+        return fail()
+
+    def fail() -> dict[str, Any]:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError
+        return {}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", anode if asynchronous else node, retry_policy=RETRY)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    run(graph, GIVEN, asynchronous)
+    assert sent == ["a"]
+    run(graph, GIVEN, asynchronous)  # the next turn is another call
+    assert sent == ["a", "a"]
+
+
+def test_r11_once_by_key(hedger: Hedger) -> None:
+    sent = []
+
+    @hedger.once(key="order", scope="global")
+    def notify(order: int, text: str = "") -> list[int]:
+        sent.append(order)
+        return [order]
+
+    assert [notify(1), notify(1), notify(order=2)] == [[1], [1], [2]]
+    assert sent == [1, 2]
+    with pytest.raises(EffectBarred, match="other arguments"):
+        notify(1, "else")
+
+
+def test_r11_once_needs_a_key_or_a_place(hedger: Hedger) -> None:
+    notify = hedger.once(lambda: None)
+    with pytest.raises(ConfigurationError, match="needs key=, or a node"):
+        notify()
+
+
+def test_r11_the_default_durability_is_warned_about_once() -> None:
+    hedger = Hedger()
+    graph = graph_of(hedger.tool_node([Paid().tool()]), lambda: ask("pay", amount=5))
+    with pytest.warns(UserWarning, match="durability='async'") as caught:
+        [run(graph, GIVEN, False) for _ in range(2)]
+    assert len([line for line in caught if "durability" in str(line.message)]) == 1
+    hedger.close()
