@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from agent_hedge.adapters.functions import in_thread
 from agent_hedge.core.ports import KEY_LIMIT, NAME_LIMIT, HedgePolicy, check_text
@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 B = TypeVar("B")
+N = TypeVar("N")
 
 
 class Graphs(Runs):
     """Wraps nodes and explains graphs."""
 
+    @overload
+    def node(self, action: N, /, **settings: Unpack[NodeSettings]) -> N: ...
+    @overload
+    def node(self, /, **settings: Unpack[NodeSettings]) -> Callable[[N], N]: ...
     def node(self, action: Any = None, /, **settings: Unpack[NodeSettings]) -> Any:
         """Return a node of a LangGraph graph with the same face: a function, method, callable, Runnable or graph.
 

@@ -11,15 +11,17 @@ then is the call's failure; one that does not stream has been shown nothing and 
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 
+import anyio
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableBinding
 
 from agent_hedge.adapters.langchain.call import METADATA, Call
@@ -145,6 +147,23 @@ class HedgedChatModel(BaseChatModel):
         if not self._streams_now(kwargs):
             return await call.run(self._lanes.whole, call.generate)
         return await call.run(self._lanes.first_token if self._judge is None else self._lanes.accepted, call.collect)
+
+    async def _agenerate_with_cache(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        """As a plain model, but a cancelled call ends its run for callbacks: LangChain leaves it open (facts 2i)."""
+        try:
+            return await super()._agenerate_with_cache(messages, stop=stop, run_manager=run_manager, **kwargs)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if run_manager is not None and task is not None and task.cancelling():
+                with anyio.CancelScope(shield=True):
+                    await run_manager.on_llm_error(error, response=LLMResult(generations=[]))
+            raise
 
     def _generate(
         self,

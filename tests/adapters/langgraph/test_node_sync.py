@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 import warnings
 from typing import Any
@@ -83,7 +84,7 @@ def test_r04_a_sync_body_is_not_raced() -> None:
 @pytest.mark.parametrize("winner", [0, 1])
 def test_r05_a_sync_body_that_can_be_stopped_is_raced(winner: int) -> None:
     kit = make_kit("node")
-    stopped: list[int] = []
+    stopped: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def work(state: State) -> State:
         active = current_attempt()
@@ -91,7 +92,7 @@ def test_r05_a_sync_body_that_can_be_stopped_is_raced(winner: int) -> None:
         get_stream_writer()({"from": active.number})
         for _ in range(200):
             if active.cancelled:
-                stopped.append(active.number)
+                stopped.put(active.number)
                 break
             if active.number == winner:
                 time.sleep(0.02)
@@ -110,4 +111,4 @@ def test_r05_a_sync_body_that_can_be_stopped_is_raced(winner: int) -> None:
         kit.hedger.close()
     assert parts == [("custom", {"from": winner}), ("updates", {"ask": {"log": [winner]}})]
     assert sum(isinstance(event, AttemptStarted) for event in kit.events) == 2
-    assert stopped == [1 - winner]
+    assert stopped.get(timeout=5) == 1 - winner

@@ -1,0 +1,470 @@
+"""A node raced as a whole: what decides it, what bars it, and what of a loser stays unseen (issue 5, 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler, UsageMetadataCallbackHandler
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.errors import NodeTimeoutError
+from langgraph.func import task
+from langgraph.graph import START, StateGraph
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import interrupt
+
+from agent_hedge import AllAttemptsFailed, Effect, Fixed, Hedger, Target, current_attempt
+from agent_hedge.core.events import AttemptEnded, AttemptRefused, AttemptStarted, Committed, FirstToken, Reason
+from agent_hedge.core.scope import Forced, forced
+from agent_hedge.core.step import Verdict
+from agent_hedge.errors import AnswerRejected
+from agent_hedge.testing.clock import run_virtual
+from tests.adapters.langgraph.graph_kit import Chat, Kit, State, echo, make_kit, thread
+
+Builder = StateGraph[Any, Any, Any, Any]
+
+
+def hi(**more: Any) -> Any:
+    return {"messages": [HumanMessage("hi", id="q")], "log": [], **more}
+
+
+def single(action: Any, name: str = "ask", **settings: Any) -> Builder:
+    builder: Builder = StateGraph(State)
+    builder.add_node(name, action, **settings)
+    builder.add_edge(START, name)
+    return builder
+
+
+def raced(kit: Kit, action: Any, **settings: Any) -> Any:
+    settings = {"effect": Effect.READ_ONLY, "trigger": "total", "policy": Fixed(0.1), "targets": ["a", "b"], **settings}
+    return kit.hedger.node(action, unit="node", **settings)
+
+
+def forcing(main: Any, winner: int) -> Any:
+    token = forced.set(Forced(hedge=True, winner=winner))
+    try:
+        return run_virtual(main)
+    finally:
+        forced.reset(token)
+
+
+def refusals(kit: Kit) -> list[tuple[Reason, str]]:
+    return [(event.reason, event.detail) for event in kit.events if isinstance(event, AttemptRefused)]
+
+
+def verdicts(kit: Kit) -> list[Verdict]:
+    return [event.verdict for event in kit.events if isinstance(event, AttemptEnded)]
+
+
+SLOW_THEN_FAST = (5.0, 0.2)
+
+
+async def by_number(state: State) -> State:
+    """Take 5 s as the primary, and 0.2 s as the hedge."""
+    active = current_attempt()
+    number = active.number if active is not None else 0
+    get_stream_writer()({"begins": number})
+    await asyncio.sleep(SLOW_THEN_FAST[number])
+    return {"log": [number]}
+
+
+# --- what decides it ------------------------------------------------------------------------------------------------
+
+
+def test_r05_the_first_result_wins_at_its_exact_instant() -> None:
+    kit = make_kit("node")
+
+    async def main() -> Any:
+        loop = asyncio.get_running_loop()
+        parts = [part async for part in single(raced(kit, by_number)).compile().astream(hi(), stream_mode="custom")]
+        return parts, loop.time()
+
+    parts, at = run_virtual(main)
+    assert parts == [{"begins": 1}]
+    assert at == pytest.approx(0.3)
+    assert sorted(verdicts(kit)) == [Verdict.SUPERSEDED, Verdict.WON]
+
+
+def test_r05_the_first_token_wins_and_flows() -> None:
+    kit = make_kit("node")
+    models = {"a": Chat(ttft=5.0), "b": Chat(ttft=0.2)}
+
+    async def ask(state: State) -> State:
+        return {"messages": [await models[current_attempt().target.name].ainvoke("x")]}  # type: ignore[union-attr]
+
+    async def main() -> Any:
+        graph: Any = single(raced(kit, ask, trigger="first")).compile()
+        loop = asyncio.get_running_loop()
+        return [(loop.time(), part[0].content) async for part in graph.astream(hi(), stream_mode="messages")]
+
+    parts: list[tuple[float, str]] = run_virtual(main)
+    assert parts[0][0] == pytest.approx(0.3)
+    assert "".join(text for _, text in parts) == "you said x"
+    committed = next(event for event in kit.events if isinstance(event, Committed))
+    assert committed.at == pytest.approx(0.3), "before the result, which takes 30 ms more"
+
+
+def test_r02_an_invoked_model_is_made_to_stream_so_that_its_first_token_is_seen() -> None:
+    kit = make_kit("node")
+    model = Chat(ttft=0.05)
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    run_virtual(lambda: single(raced(kit, ask, trigger="first")).compile().ainvoke(hi()))
+    assert [event.latency for event in kit.events if isinstance(event, FirstToken)] == [pytest.approx(0.05)]
+    assert model.calls == ["astream"]
+
+
+def test_r04_first_tells_which_custom_item_counts() -> None:
+    kit = make_kit("node")
+
+    async def sdk(state: State) -> State:
+        number = current_attempt().number  # type: ignore[union-attr]
+        get_stream_writer()("role")
+        await asyncio.sleep((0.05, 0.01)[number])
+        get_stream_writer()("text")
+        await asyncio.sleep(10.0)
+        return {"log": [number]}
+
+    node = raced(kit, sdk, trigger="first", first=lambda item: item == "text")
+    assert run_virtual(lambda: single(node).compile().ainvoke(hi()))["log"] == [0]
+    assert kit.hedges == 0, "the first item disarms the trigger at 0.05 s"
+
+
+def test_r01_an_unacceptable_result_is_a_recoverable_failure() -> None:
+    kit = make_kit("node")
+    node = raced(kit, by_number, accept=lambda result: result["log"] == [1], policy=Fixed(60.0))
+    shown = run_virtual(lambda: _custom(single(node)))
+    assert shown == [{"begins": 1}]
+    kit = make_kit("node")
+    node = raced(kit, by_number, accept=lambda result: False, policy=Fixed(60.0))
+    with pytest.raises(AnswerRejected):
+        run_virtual(lambda: single(node).compile().ainvoke(hi()))
+
+
+async def _custom(builder: Builder) -> list[Any]:
+    return [part async for part in builder.compile().astream(hi(), stream_mode="custom")]
+
+
+def test_r01_when_all_fail_the_caller_gets_the_primarys_error_and_what_it_showed() -> None:
+    kit = make_kit("node")
+
+    async def fails(state: State) -> State:
+        get_stream_writer()({"by": current_attempt().number})  # type: ignore[union-attr]
+        raise ConnectionError(current_attempt().number)  # type: ignore[union-attr]
+
+    shown: list[Any] = []
+
+    async def main() -> None:
+        async for part in single(raced(kit, fails)).compile().astream(hi(), stream_mode="custom"):
+            shown.append(part)  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises(ConnectionError) as raised:
+        run_virtual(main)
+    assert raised.value.args == (0,)
+    assert isinstance(raised.value.__cause__, AllAttemptsFailed)
+    assert shown == [{"by": 0}]
+
+
+def test_r01_recover_widens_what_is_recoverable() -> None:
+    for recover, expected in (((), None), (KeyError, [1])):
+        kit = make_kit("node")
+
+        async def fails_once(state: State) -> State:
+            if current_attempt().number == 0:  # type: ignore[union-attr]
+                raise KeyError("x")
+            return {"log": [1]}
+
+        graph = single(raced(kit, fails_once, recover=recover)).compile()
+        if expected is None:
+            with pytest.raises(KeyError):
+                run_virtual(partial(graph.ainvoke, hi()))
+        else:
+            assert run_virtual(partial(graph.ainvoke, hi()))["log"] == expected
+
+
+# --- what an attempt has of its own -----------------------------------------------------------------------------------
+
+
+def test_r08_targets_reach_the_node_in_both_ways() -> None:
+    kit, found = make_kit("node"), []
+    targets = [Target("us", {"region": "us-1"}), Target("eu", {"region": "eu-1"})]
+
+    async def ask(state: State, config: RunnableConfig) -> State:
+        active = current_attempt()
+        assert active is not None
+        found.append((active.target.name, config["configurable"]["region"]))
+        await asyncio.sleep(SLOW_THEN_FAST[active.number])
+        return {}
+
+    run_virtual(lambda: single(raced(kit, ask, targets=targets)).compile().ainvoke(hi()))
+    assert found == [("us", "us-1"), ("eu", "eu-1")]
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r08_attempts_do_not_see_each_others_changes_of_the_state(winner: int) -> None:
+    kit = make_kit("node")
+
+    async def appends(state: State) -> State:
+        state["log"].append(current_attempt().number)  # type: ignore[union-attr]
+        await asyncio.sleep(0.1)
+        return {"log": list(state["log"])}
+
+    node = raced(kit, appends)
+    assert forcing(lambda: single(node).compile().ainvoke(hi()), winner)["log"][-1:] == [winner]
+
+
+class Heard(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        self.heard.append("start")
+
+    def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
+        self.heard.append("token")
+
+    def on_llm_end(self, *args: Any, **kwargs: Any) -> None:
+        self.heard.append("end")
+
+    def on_llm_error(self, error: BaseException, **kwargs: Any) -> None:
+        self.heard.append(f"error {type(error).__name__}")
+
+
+class AsyncHeard(AsyncCallbackHandler):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        await asyncio.sleep(0)
+        self.heard.append("start")
+
+    async def on_llm_end(self, *args: Any, **kwargs: Any) -> None:
+        self.heard.append("end")
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r05_callbacks_hear_of_the_winner_only(winner: int) -> None:
+    kit = make_kit("node")
+    model = Chat()
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    heard, other, usage = Heard(), AsyncHeard(), UsageMetadataCallbackHandler()
+    graph = single(raced(kit, ask)).compile()
+    forcing(lambda: graph.ainvoke(hi(), {"callbacks": [heard, other, usage]}), winner)
+    assert kit.hedges == 1
+    assert heard.heard == ["start", "token", "token", "token", "token", "end"]
+    assert other.heard == ["start", "end"]
+
+
+def test_r07_a_cancelled_winner_closes_its_model_runs() -> None:
+    kit = make_kit("node")
+    model = Chat(answer=lambda _: echo([HumanMessage("a very long answer of many words indeed, which goes on")]))
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    heard = Heard()
+    graph = single(raced(kit, ask), timeout=0.1).compile()
+    with pytest.raises(NodeTimeoutError):
+        forcing(lambda: graph.ainvoke(hi(), {"callbacks": [heard]}), 1)
+    assert heard.heard[0] == "start"
+    assert heard.heard[-1] == "error CancelledError"
+    assert heard.heard.count("start") == 1
+
+
+def test_r07_a_cancelled_hedged_model_closes_its_run() -> None:
+    hedger = Hedger()
+    model = hedger.chat_model(Target("a", Chat(ttft=9.0)), Target("b", Chat(ttft=9.0)), family="scripted")
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    for mode in ("values", "messages"):
+        heard = Heard()
+
+        async def main(mode: Any = mode, heard: Heard = heard) -> None:
+            graph = single(ask, timeout=0.1).compile()
+            async for _ in graph.astream(hi(), {"callbacks": [heard]}, stream_mode=mode):
+                pass
+
+        with pytest.raises(NodeTimeoutError):
+            run_virtual(main)
+        assert heard.heard == ["start", "error CancelledError"], mode
+
+
+# --- what bars it -----------------------------------------------------------------------------------------------------
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pay."""
+    PAID.append(current_attempt().number)  # type: ignore[union-attr]
+    return "paid"
+
+
+PAID: list[int] = []
+
+
+@task
+async def step(x: int) -> int:
+    return x
+
+
+async def interrupts(state: State) -> State:
+    return {"log": [interrupt("?")]}
+
+
+async def pays(state: State) -> State:
+    return {"log": [await pay.ainvoke({"amount": 1})]}
+
+
+async def runs_a_task(state: State) -> State:
+    return {"log": [await step(1)]}
+
+
+def remembering() -> Any:
+    inner: Builder = StateGraph(State)
+    inner.add_node("deep", lambda state: {"n": 1})
+    inner.add_edge(START, "deep")
+    graph = inner.compile(checkpointer=True)
+
+    async def call(state: State) -> Any:
+        return await graph.ainvoke(state)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [(interrupts, "interrupt"), (pays, "pay is unknown"), (runs_a_task, "task"), (remembering(), "memory")],
+)
+def test_r09_a_node_in_which_something_must_not_happen_twice_is_not_raced(action: Any, said: str) -> None:
+    kit = make_kit("node")
+    graph = single(raced(kit, action)).compile(checkpointer=InMemorySaver())
+    PAID.clear()
+    forcing(lambda: graph.ainvoke(hi(), thread()), 1)
+    assert kit.hedges == 0
+    ((reason, detail),) = refusals(kit)
+    assert reason is Reason.BARRED
+    assert said in detail
+    assert len(PAID) <= 1
+
+
+@pytest.mark.filterwarnings("ignore:the node")
+def test_r09_without_a_declared_effect_a_node_is_not_raced() -> None:
+    kit = make_kit("node")
+    node = kit.hedger.node(by_number, unit="node", trigger="total")
+    run_virtual(lambda: single(node).compile().ainvoke(hi()))
+    assert kit.hedges == 0
+
+
+def test_r09_a_model_inside_a_raced_node_is_not_hedged_as_well() -> None:
+    kit = make_kit("node")
+    model = kit.hedger.chat_model(Target("m", Chat()), Target("n", Chat()), family="scripted")
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    forcing(lambda: single(raced(kit, ask)).compile().ainvoke(hi()), 1)
+    started = [event.attempt.target.name for event in kit.events if isinstance(event, AttemptStarted)]
+    assert sorted(started) == ["a", "b", "m", "m"]
+
+
+def test_r09_downstream_bars_a_raced_node_whose_graph_was_not_shown() -> None:
+    kit = make_kit("node", bar="downstream")
+    builder = single(raced(kit, by_number))
+    forcing(lambda: builder.compile().ainvoke(hi()), 1)
+    assert [reason for reason, _ in refusals(kit)] == [Reason.GRAPH_UNSEEN]
+    kit.hedger.explain(builder)
+    forcing(lambda: builder.compile().ainvoke(hi()), 1)
+    assert kit.hedges == 1
+
+
+def test_r05_astream_events_v2_is_refused_hedging() -> None:
+    kit = make_kit("node")
+    graph = single(raced(kit, by_number)).compile()
+
+    async def main() -> None:
+        async for _ in graph.astream_events(hi(), version="v2"):
+            pass
+
+    forcing(main, 1)
+    assert kit.hedges == 0
+    assert "would show every attempt" in refusals(kit)[0][1]
+
+
+# --- what the static look cannot see ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r10_a_tool_that_nobody_saw_is_run_by_one_attempt(winner: int) -> None:
+    kit = make_kit("node")
+
+    async def hides(state: State) -> State:
+        number = current_attempt().number  # type: ignore[union-attr]
+        await asyncio.sleep(0.1 if number == winner else 0.2)
+        called = vars(sys.modules[__name__])[str(state["messages"][0].content)]
+        return {"log": [await called.ainvoke({"amount": 1}), number]}
+
+    PAID.clear()
+    graph = single(raced(kit, hides, policy=Fixed(0.01))).compile()
+    result = run_virtual(lambda: graph.ainvoke({"messages": [HumanMessage("pay")], "log": []}))
+    assert kit.hedges == 1
+    assert [winner] == PAID
+    assert result["log"] == ["paid", winner]
+    assert any(isinstance(event, Committed) and event.by_claim for event in kit.events)
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r10_a_write_to_the_store_decides(winner: int) -> None:
+    kit, store = make_kit("node"), InMemoryStore()
+
+    async def writes(state: State, *, store: BaseStore) -> State:
+        number = current_attempt().number  # type: ignore[union-attr]
+        await store.aget(("n",), "k")
+        await asyncio.sleep(0.1 if number == winner else 0.2)
+        await store.aput(("n",), f"k{number}", {"by": number})
+        await asyncio.sleep(5.0)
+        return {"log": [number]}
+
+    graph = single(raced(kit, writes, policy=Fixed(0.01))).compile(store=store)
+    assert run_virtual(lambda: graph.ainvoke(hi()))["log"] == [winner]
+    assert [item.key for item in store.search(("n",))] == [f"k{winner}"]
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r05_checkpoints_of_a_losers_subgraph_are_not_kept(winner: int) -> None:
+    kit, saver = make_kit("node"), InMemorySaver()
+
+    async def deep(state: State) -> State:
+        await asyncio.sleep(0.1)
+        return {"log": [current_attempt().number]}  # type: ignore[union-attr]
+
+    inner = single(deep, "deep").compile()
+
+    async def call(state: State) -> Any:
+        return {"log": (await inner.ainvoke({"log": []}))["log"]}
+
+    graph = single(raced(kit, call)).compile(checkpointer=saver)
+    forcing(lambda: graph.ainvoke(hi(), thread()), winner)
+    namespaces = {each.config["configurable"]["checkpoint_ns"].partition(":")[0] for each in saver.list(thread())}
+    values = [
+        each.checkpoint["channel_values"]["log"]
+        for each in saver.list(thread())
+        if each.config["configurable"]["checkpoint_ns"] and each.checkpoint["channel_values"].get("log")
+    ]
+    assert namespaces == {"", "ask"}
+    assert values == [[winner]]
+    assert not any("|" in each.config["configurable"]["checkpoint_ns"] for each in saver.list(thread()))
