@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -74,6 +75,7 @@ class GatedAttempt:
             own[STREAM] = StreamProtocol(gate.wrap(stream), stream.modes)
         if (call := configurable.get(CALL)) is not None:
 
+            @functools.wraps(call)  # the ledger finds the graph around the node through it
             def fenced_call(*args: Any, **kwargs: Any) -> Any:
                 claim(active, "A task")
                 return call(*args, **kwargs)
