@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -34,11 +34,14 @@ _KEYS: dict[str, str] = {"steps": "step_id", "attempts": "attempt_id"}
 
 
 class Recorder:
-    """Ships rows to a `StepStore` over a `Portal`; with a `Spool`, so that a killed process is not forgotten."""
+    """Ships rows to a `StepStore` over a `Portal`; with a `Spool`, so that a killed process is not forgotten.
+
+    `store` returns the store when rows are first shipped.
+    """
 
     def __init__(
         self,
-        store: StepStore,
+        store: Callable[[], StepStore],
         portal: Portal,
         spool: Spool | None = None,
         *,
@@ -85,10 +88,11 @@ class Recorder:
         if not self._looked:
             self._looked = True
             await self._adopt()
+        store = self._store()
         while self._queue:
             with self._lock:
                 batch = [self._queue[index] for index in range(min(BATCH, len(self._queue)))]
-            for table, add in (("steps", self._store.add_steps), ("attempts", self._store.add_attempts)):
+            for table, add in (("steps", store.add_steps), ("attempts", store.add_attempts)):
                 if rows := [row for kind, row, _ in batch if kind == table]:
                     await add(rows)
             with self._lock:
@@ -131,7 +135,7 @@ class Recorder:
     async def _adopt(self) -> None:
         assert self._spool is not None
         try:
-            self.adopted += await adopt(self._store, self._spool)
+            self.adopted += await adopt(self._store(), self._spool)
         except StoreUnavailable:
             self._looked = False
             raise

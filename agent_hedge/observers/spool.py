@@ -15,6 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
@@ -28,6 +29,15 @@ EMPTY_BYTES = 64 << 10
 
 Table = Literal["steps", "attempts"]
 Row = Mapping[str, Any]
+
+
+def folder_of(store: str) -> Path:
+    """Return the folder for the spools of one store: below ``AGENT_HEDGE_SPOOL``, else the user's state folder."""
+    root = os.environ.get("AGENT_HEDGE_SPOOL")
+    if not root:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        root = str(Path(state) / "agent-hedge" / "spool")
+    return Path(root) / sha256(store.encode()).hexdigest()[:16]
 
 
 class Segment:

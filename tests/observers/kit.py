@@ -34,7 +34,10 @@ class IdlePortal:
 
 def play(observer: Observer, *lines: Line | tuple[Any, ...], start: float = START, **settings: Any) -> Any:
     """Run a scripted race (see `Scenario`) with this observer listening; return what the caller gets."""
+    key = settings.pop("key", None)
     scenario = Scenario(*lines, **settings)
+    race = scenario.race(start)
+    race.key = key or race.key
 
     def observe(event: Any) -> None:
         scope = observer.on_event(event)
@@ -42,7 +45,7 @@ def play(observer: Observer, *lines: Line | tuple[Any, ...], start: float = STAR
             with scope:
                 pass
 
-    outcome, _ = simulate(scenario.race(start), scenario.line, start=start, accept=scenario.accept, observe=observe)
+    outcome, _ = simulate(race, scenario.line, start=start, accept=scenario.accept, observe=observe)
     return outcome
 
 

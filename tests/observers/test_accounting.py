@@ -30,7 +30,7 @@ class Books:
     def __init__(self, **settings: Any) -> None:
         limit = settings.pop("limit", 1000)
         self.store = MemorySteps()
-        self.recorder = Recorder(self.store, IdlePortal(), limit=limit)
+        self.recorder = Recorder(lambda: self.store, IdlePortal(), limit=limit)
         self.accounting = Accounting(self.recorder, wall=lambda: WALL, **settings)
 
     def play(self, *lines: Any, **settings: Any) -> None:
@@ -160,7 +160,7 @@ class Gone(MemorySteps):
 
 async def test_what_a_lost_store_did_not_take_is_shipped_later() -> None:
     store = Gone()
-    accounting = Accounting(Recorder(store, IdlePortal()))
+    accounting = Accounting(Recorder(lambda: store, IdlePortal()))
     play(accounting, ("a", 0.5, "ok"))
     with pytest.raises(StoreUnavailable):
         await accounting.flush()
@@ -172,7 +172,7 @@ async def test_what_a_lost_store_did_not_take_is_shipped_later() -> None:
 
 async def test_rows_are_shipped_by_the_background_without_being_asked() -> None:
     store, portal = MemorySteps(), IdlePortal()
-    play(Accounting(Recorder(store, portal, every=0.0)), ("a", 0.5, "ok"))
+    play(Accounting(Recorder(lambda: store, portal, every=0.0)), ("a", 0.5, "ok"))
     (ship,) = portal.started
     await ship()
     assert [row["outcome"] for row in await store.attempts_of("")] == ["won"]

@@ -31,7 +31,7 @@ KILLED = textwrap.dedent(
     from agent_hedge.stores.memory import MemorySteps
     from tests.observers.kit import IdlePortal
 
-    accounting = Accounting(Recorder(MemorySteps(), IdlePortal(), Spool(Path(sys.argv[1]))))
+    accounting = Accounting(Recorder(MemorySteps, IdlePortal(), Spool(Path(sys.argv[1]))))
     calls = 0
 
     async def work():
@@ -55,7 +55,8 @@ KILLED = textwrap.dedent(
 
 
 def recorder(folder: Path, store: MemorySteps | None = None) -> Recorder:
-    return Recorder(store or MemorySteps(), IdlePortal(), Spool(folder))
+    known = store or MemorySteps()
+    return Recorder(lambda: known, IdlePortal(), Spool(folder))
 
 
 @pytest.mark.parametrize("killed_in_call", [3, 4], ids=["primary", "hedge"])
@@ -84,7 +85,7 @@ def test_a_living_process_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_spool_is_emptied_as_rows_are_shipped(tmp_path: Path) -> None:
     spool = Spool(tmp_path, segment_bytes=2000)
-    accounting = Accounting(Recorder(MemorySteps(), IdlePortal(), spool))
+    accounting = Accounting(Recorder(MemorySteps, IdlePortal(), spool))
     for _ in range(30):
         play(accounting, ("a", 0.5, "ok"))
     assert len(list(tmp_path.glob("*.jsonl"))) > 3

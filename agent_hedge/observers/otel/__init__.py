@@ -1,0 +1,79 @@
+"""OpenTelemetry, API only (R19; extra ``otel``): spans and metrics for whatever SDK the application has set up.
+
+Without an SDK nothing is done at all: whether there is one is looked up once a second, and until then no event is even
+made. Set the SDK up before the first step; what begins before it is noticed is not seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+
+from opentelemetry.metrics import MeterProvider, get_meter_provider
+from opentelemetry.trace import TracerProvider, get_tracer_provider
+
+from agent_hedge.core.events import Event
+from agent_hedge.core.step import Attempt
+from agent_hedge.observers.described import Describe, Described, describe_nothing
+from agent_hedge.observers.otel.metrics import Metrics, Reading, Survival
+from agent_hedge.observers.otel.tracing import Tracing
+
+__all__ = ["Described", "Metrics", "OpenTelemetry", "Reading", "Tracing"]
+
+LOOK_S = 1.0
+"""How often an SDK is looked for while there is none."""
+NOTHING: Mapping[str, str] = {}
+
+
+class OpenTelemetry:
+    """The observer for both signals; asleep (`idle`) while no SDK is there. Arguments as in `Tracing`, `Metrics`."""
+
+    def __init__(
+        self,
+        survival: Callable[[], Survival],
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        describe: Describe = describe_nothing,
+        winner_usage: bool | None = None,
+        readings: Callable[[], Iterable[Reading]] = lambda: (),
+    ) -> None:
+        self._survival = survival
+        self._tracer_provider = tracer_provider
+        self._meter_provider = meter_provider
+        self._describe = describe
+        self._winner_usage = winner_usage
+        self._readings = readings
+        self._tracing: Tracing | None = None
+        self._metrics: Metrics | None = None
+        self._look_at = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody would get what is observed."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look(now)
+        return self._tracing is None and self._metrics is None
+
+    def on_event(self, event: Event) -> AbstractContextManager[object] | None:
+        if self._metrics is not None:
+            self._metrics.on_event(event)
+        return None if self._tracing is None else self._tracing.on_event(event)
+
+    def headers(self, attempt: Attempt, /) -> Mapping[str, str]:
+        """Return the trace headers of the attempt that runs here, nothing without a trace."""
+        return NOTHING if self._tracing is None else self._tracing.headers(attempt)
+
+    def _look(self, now: float) -> None:
+        self._look_at = now + LOOK_S
+        if self._tracing is None and (self._tracer_provider or _is_sdk(get_tracer_provider())):
+            self._tracing = Tracing(self._tracer_provider, describe=self._describe, winner_usage=self._winner_usage)
+        if self._metrics is None and (self._meter_provider or _is_sdk(get_meter_provider())):
+            self._metrics = Metrics(self._survival, self._meter_provider, readings=self._readings)
+
+
+def _is_sdk(provider: object) -> bool:
+    """Whether a provider is more than the API's own placeholder."""
+    return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))

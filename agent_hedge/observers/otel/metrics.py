@@ -1,0 +1,327 @@
+"""Metrics: logical requests and physical attempts apart; the table of them all is in ``docs/telemetry.md``.
+
+Rates are left to whoever reads (dispatch rate = hedges dispatched / steps, win rate = hedges won / hedges dispatched).
+What cannot be made from counters is exported as a gauge: the p99 of the time to the first token, as it was seen and as
+the primaries alone would have given it, by the estimate that counts a superseded primary as still waiting (R16).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
+
+from agent_hedge.core.events import (
+    AttemptEnded,
+    AttemptRefused,
+    AttemptStarted,
+    CancelSent,
+    Event,
+    FirstToken,
+    StepClosed,
+    StepEnded,
+    StepReopened,
+    StepStarted,
+    TriggerLate,
+)
+from agent_hedge.core.step import Attempt, Certainty, Role, StepKey, Verdict
+from agent_hedge.observers.labels import Few
+from agent_hedge.observers.otel import names
+from agent_hedge.observers.outcome import ANSWERED, outcome_of
+
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+"""Bucket bounds of durations, as the GenAI conventions have them."""
+CANCEL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Closing an HTTP stream takes 7 to 40 ms; an engine that does not notice takes as long as it likes."""
+HEDGE_COUNTS = (1, 2, 3, 4, 5)
+"""As ``grpc.client.call.hedges`` (gRPC A96); 0 is not reported."""
+Q = 0.99
+
+
+class Estimate(Protocol):
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def identified(self) -> bool: ...
+
+
+class Survival(Protocol):
+    """Completed and censored waits, and their quantiles; `agent_hedge.latency.Sketch` is one."""
+
+    @property
+    def count(self) -> int: ...
+    def add(self, seconds: float) -> None: ...
+    def add_censored(self, seconds: float) -> None: ...
+    def quantile(self, q: float) -> Estimate: ...
+
+
+class Reading(NamedTuple):
+    """The value of a gauge now, with its labels."""
+
+    name: str
+    value: float
+    labels: dict[str, str]
+
+
+GAUGES = {
+    "agent_hedge.mode": ("1", "1 for the mode in force"),
+    "agent_hedge.learning": ("1", "Share of the samples a trigger needs that are known"),
+    "agent_hedge.book.keys": ("{key}", "Latency histories kept"),
+    "agent_hedge.fleet.requests": ("{request}", "Logical requests of the last 60 minutes"),
+    "agent_hedge.fleet.hedges": ("{hedge}", "Hedges of the last 60 minutes"),
+    "agent_hedge.budget.left": ("{hedge}", "Hedges the fleet's bucket would grant now"),
+    "agent_hedge.attempts.abandoned": ("{attempt}", "Attempts given up since the start"),
+    "agent_hedge.records.waiting": ("{row}", "Rows of the accounts that are not in the store yet"),
+    "agent_hedge.records.dropped": ("{row}", "Rows of the accounts that did not fit into the queue"),
+    "agent_hedge.claims.in_doubt": ("{claim}", "Side effects of which nobody knows whether they happened"),
+}
+"""Name -> unit, description. Read when they are exported."""
+
+
+class _Step:
+    __slots__ = ("cancelled", "first_tokens", "hedges", "primary", "races", "started_at")
+
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
+        self.first_tokens: dict[str, float] = {}
+        self.cancelled: dict[str, float] = {}
+        self.primary = ""
+        self.hedges = 0
+        self.races = 1
+
+
+class _Tails:
+    """Seen and unhedged waits of one node and model."""
+
+    __slots__ = ("primary", "seen")
+
+    def __init__(self, survival: Callable[[], Survival]) -> None:
+        self.seen = survival()
+        self.primary = survival()
+
+
+class Metrics:
+    """The observer that counts. `survival` makes the histories behind the p99 gauges, two for each node and model."""
+
+    def __init__(
+        self,
+        survival: Callable[[], Survival],
+        meter_provider: MeterProvider | None = None,
+        *,
+        readings: Callable[[], Iterable[Reading]] = lambda: (),
+    ) -> None:
+        self._survival = survival
+        self._readings = readings
+        self._lock = threading.Lock()
+        self._tails: dict[tuple[str, str], _Tails] = {}
+        self._steps: dict[str, _Step] = {}
+        self._nodes, self._models, self._targets = Few(), Few(), Few()
+        self._kinds: dict[type[Event], Callable[[Any], None]] = {
+            StepStarted: self._step_started,
+            StepReopened: self._step_reopened,
+            AttemptStarted: self._attempt_started,
+            AttemptRefused: self._refused,
+            TriggerLate: self._late,
+            FirstToken: self._first_token,
+            CancelSent: self._cancel_sent,
+            AttemptEnded: self._attempt_ended,
+            StepEnded: self._step_ended,
+            StepClosed: self._step_closed,
+        }
+        self._make(get_meter(names.SCOPE, meter_provider=meter_provider))
+
+    def _make(self, meter: Meter) -> None:
+        counter, histogram = meter.create_counter, meter.create_histogram
+        self._started = counter("agent_hedge.steps.started", "{step}", "Logical requests begun")
+        self._steps_ended = counter("agent_hedge.steps", "{step}", "Logical requests, by how they ended")
+        self._dispatches = counter("agent_hedge.dispatches", "{attempt}", "Physical attempts dispatched")
+        self._attempts = counter("agent_hedge.attempts", "{attempt}", "Physical attempts, by how they ended")
+        self._refusals = counter("agent_hedge.refusals", "{refusal}", "Attempts that were not dispatched, by reason")
+        self._wasted = counter("agent_hedge.tokens.wasted", "{token}", "Tokens of attempts that did not win")
+        self._uncounted = counter("agent_hedge.attempts.uncounted", "{attempt}", "Losers of unknown token count")
+        self._duration = self._seconds(histogram, "agent_hedge.step.duration", "From the request to its answer")
+        self._ttft = self._seconds(histogram, "agent_hedge.step.ttft", "From the request to its first token")
+        self._lateness = self._seconds(histogram, "agent_hedge.loop.late", "How late the run loop fired a trigger")
+        self._cancel = histogram(
+            "agent_hedge.cancel.duration",
+            "s",
+            "From a cancel to the end of the attempt's task",
+            explicit_bucket_boundaries_advisory=CANCEL_SECONDS,
+        )
+        self._release = histogram(
+            "agent_hedge.cancel.release.duration",
+            "s",
+            "From a cancel to the engine's release, where that was observed",
+            explicit_bucket_boundaries_advisory=CANCEL_SECONDS,
+        )
+        self._hedges = histogram(
+            "agent_hedge.step.hedges",
+            "{hedge}",
+            "Hedges of a step that had any",
+            explicit_bucket_boundaries_advisory=HEDGE_COUNTS,
+        )
+        meter.create_observable_gauge(
+            "agent_hedge.ttft.p99", [self._observe_tails], "s", "p99 of the first token, seen and by primaries alone"
+        )
+        for name, (unit, description) in GAUGES.items():
+            meter.create_observable_gauge(name, [self._reader(name)], unit, description)
+
+    @staticmethod
+    def _seconds(histogram: Callable[..., Any], name: str, description: str) -> Any:
+        return histogram(name, "s", description, explicit_bucket_boundaries_advisory=SECONDS)
+
+    def on_event(self, event: Event) -> None:
+        heard = self._kinds.get(type(event))
+        if heard is not None:
+            heard(event)
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def _step_started(self, event: StepStarted) -> None:
+        self._steps[event.step_id] = _Step(event.at)
+        self._started.add(1, self._of(event.key))
+
+    def _step_reopened(self, event: StepReopened) -> None:
+        step = self._steps.get(event.step_id)
+        if step is None:  # its first race is closed: it is counted already
+            step = self._steps[event.step_id] = _Step(event.at)
+            step.races = 0
+        step.races += 1
+        step.hedges = 0
+
+    def _refused(self, event: AttemptRefused) -> None:
+        self._refusals.add(1, {**self._of(event.key), "reason": str(event.reason), "role": str(event.role)})
+
+    def _late(self, event: TriggerLate) -> None:
+        self._lateness.record(event.late)
+
+    def _step_ended(self, event: StepEnded) -> None:
+        step = self._steps.get(event.step_id)
+        if step is None:
+            return
+        labels, outcome = self._of(event.key), outcome_of(event)
+        if event.winner is not None and event.error:
+            outcome = "broken"  # counted apart: it may be run again, and then has two ends
+        self._steps_ended.add(1, {**labels, "outcome": outcome})
+        self._duration.record(event.elapsed, {**labels, "outcome": outcome})
+        if step.hedges:
+            self._hedges.record(step.hedges, labels)
+        winner = event.winner
+        first = None if winner is None else step.first_tokens.get(winner.id)
+        with self._lock:
+            seen = self._tails_of(event.key).seen
+            if first is None:
+                seen.add_censored(event.elapsed)
+            else:
+                seen.add(first - step.started_at)
+        if first is not None and outcome == ANSWERED:
+            self._ttft.record(first - step.started_at, {**labels, "hedged": step.hedges > 0})
+
+    def _step_closed(self, event: StepClosed) -> None:
+        step = self._steps.get(event.step_id)
+        if step is not None:
+            step.races -= 1
+            if step.races <= 0:
+                del self._steps[event.step_id]
+
+    # --- attempts -------------------------------------------------------------------------------------------------
+
+    def _attempt_started(self, event: AttemptStarted) -> None:
+        step, attempt = self._steps.get(event.step_id), event.attempt
+        if step is None:
+            return
+        step.hedges += attempt.role is Role.HEDGE
+        if attempt.role is Role.PRIMARY:
+            step.primary = attempt.id
+        self._dispatches.add(1, {**self._at(event.key, attempt), "role": str(attempt.role)})
+
+    def _first_token(self, event: FirstToken) -> None:
+        if (step := self._steps.get(event.step_id)) is not None:
+            step.first_tokens[event.attempt.id] = event.at
+
+    def _cancel_sent(self, event: CancelSent) -> None:
+        if (step := self._steps.get(event.step_id)) is not None:
+            step.cancelled[event.attempt.id] = event.at
+
+    def _attempt_ended(self, event: AttemptEnded) -> None:
+        step, attempt = self._steps.get(event.step_id), event.attempt
+        if step is None:
+            return
+        labels = self._at(event.key, attempt)
+        self._attempts.add(1, {**labels, "role": str(attempt.role), "outcome": str(event.verdict)})
+        if attempt.id == step.primary:
+            self._note_primary(event)
+        cancelled_at = step.cancelled.get(attempt.id)
+        if cancelled_at is not None:
+            ended = {"target": labels["target"], "outcome": str(event.verdict)}
+            self._cancel.record(event.at - cancelled_at, ended)
+            if event.receipt.released is not None:
+                self._release.record(event.receipt.released - cancelled_at, {"target": labels["target"]})
+        if event.verdict is not Verdict.WON:
+            self._waste(event, labels)
+
+    def _note_primary(self, event: AttemptEnded) -> None:
+        with self._lock:
+            alone = self._tails_of(event.key).primary
+            if event.latency is not None:
+                alone.add(event.latency)
+            elif event.censored_at is not None:
+                alone.add_censored(event.censored_at)
+
+    def _waste(self, event: AttemptEnded, labels: dict[str, str]) -> None:
+        usage, receipt = event.receipt.usage, event.receipt
+        output, certainty = (receipt.tokens, receipt.certainty) if usage is None else (usage.output, usage.certainty)
+        if output is None:
+            self._uncounted.add(1, labels)
+            return
+        said = {**labels, "basis": "computed", "certainty": str(certainty)}
+        self._wasted.add(output, {**said, "kind": "completion"})
+        if certainty is Certainty.EXACT:
+            self._wasted.add(output, {**said, "kind": "completion", "basis": "billed"})
+        if usage is not None and usage.input is not None:
+            self._wasted.add(usage.input, {**said, "kind": "prompt", "certainty": "exact"})
+
+    # --- gauges ---------------------------------------------------------------------------------------------------
+
+    def p99(self, node: str, model: str = "") -> tuple[float | None, float | None]:
+        """Return the p99 of the first token in seconds as seen and by primaries alone; None: not identified."""
+        with self._lock:
+            tails = self._tails.get((node, model))
+            return (None, None) if tails is None else (_p99(tails.seen), _p99(tails.primary))
+
+    def _observe_tails(self, _: CallbackOptions) -> Iterable[Observation]:
+        for node, model in list(self._tails):
+            for view, value in zip(("seen", "primary_alone"), self.p99(node, model), strict=True):
+                if value is not None:
+                    yield Observation(value, {**_labels(node, model), "view": view})
+
+    def _reader(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _: [Observation(value, labels) for found, value, labels in self._readings() if found == name]
+
+    # --- labels ---------------------------------------------------------------------------------------------------
+
+    def _of(self, key: StepKey) -> dict[str, Any]:
+        return _labels(self._nodes(key.node), self._models(key.model))
+
+    def _at(self, key: StepKey, attempt: Attempt) -> dict[str, Any]:
+        return {**self._of(key), "target": self._targets(attempt.target.name)}
+
+    def _tails_of(self, key: StepKey) -> _Tails:
+        name = self._nodes(key.node), self._models(key.model)
+        tails = self._tails.get(name)
+        if tails is None:
+            tails = self._tails[name] = _Tails(self._survival)
+        return tails
+
+
+def _labels(node: str, model: str) -> dict[str, str]:
+    return {"node": node, "model": model} if model else {"node": node}
+
+
+def _p99(survival: Survival) -> float | None:
+    if not survival.count:
+        return None
+    estimate = survival.quantile(Q)
+    return estimate.seconds if estimate.identified else None

@@ -1,0 +1,92 @@
+"""Every name we emit, as plain strings (DESIGN 5.15).
+
+The GenAI conventions are in development and their Python constants are deprecated already, so nothing is imported.
+Where a name has changed, the old one is emitted, and the new one after
+``OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental`` (semantic-conventions-genai v0.1.0).
+"""
+
+from __future__ import annotations
+
+import os
+
+SCOPE = "agent_hedge"
+
+# --- spans and events ---------------------------------------------------------------------------------------------
+
+RUN = "agent_hedge.run"
+STEP = "agent_hedge.step"
+ATTEMPT = "agent_hedge.attempt"
+
+TRIGGER_ARMED = "agent_hedge.trigger_armed"
+TRIGGER_LATE = "agent_hedge.trigger_late"
+HEDGE_DUE = "agent_hedge.hedge_due"
+REFUSED = "agent_hedge.refused"
+COMMIT = "agent_hedge.commit"
+FIRST_TOKEN = "agent_hedge.first_token"
+CANCEL_SENT = "agent_hedge.cancel_sent"
+RELEASED = "agent_hedge.released"
+
+# --- attributes -----------------------------------------------------------------------------------------------------
+
+RUN_KEY = "agent_hedge.run.key"
+RUN_GENERATION = "agent_hedge.run.generation"
+RUN_STEPS = "agent_hedge.run.steps"
+RUN_HEDGES = "agent_hedge.run.hedges"
+RUN_RECOVERIES = "agent_hedge.run.recoveries"
+TENANT = "agent_hedge.tenant"
+NODE = "agent_hedge.node"
+MODEL = "agent_hedge.model"
+TARGET = "agent_hedge.target"
+DOMAIN = "agent_hedge.domain"
+ROLE = "agent_hedge.attempt.role"
+NUMBER = "agent_hedge.attempt.number"
+ATTEMPT_ID = "agent_hedge.attempt.id"
+HEDGE_OF = "agent_hedge.attempt.hedge_of_span_id"
+TRIGGER_DELAY = "agent_hedge.attempt.trigger_delay"
+OUTCOME = "agent_hedge.outcome"
+FAILURE = "agent_hedge.failure"
+REASON = "agent_hedge.reason"
+DETAIL = "agent_hedge.detail"
+CAUSE = "agent_hedge.cancel.cause"
+PHASE = "agent_hedge.receipt.phase"
+CERTAINTY = "agent_hedge.usage.certainty"
+RECEIVED = "agent_hedge.usage.received_output_tokens"
+TTFT = "agent_hedge.time.first_token"
+DECODE = "agent_hedge.time.decode"
+LONGEST_GAP = "agent_hedge.time.longest_chunk_gap"
+CANCEL_TO_END = "agent_hedge.time.cancel_to_end"
+CANCEL_TO_RELEASE = "agent_hedge.time.cancel_to_release"
+DEADLINE_LEFT = "agent_hedge.deadline.left"
+WINNER = "agent_hedge.winner"
+LAUNCHED = "agent_hedge.attempts"
+HEDGES = "agent_hedge.hedges"
+DECISION = "agent_hedge.decision"
+BY_CLAIM = "agent_hedge.by_claim"
+REOPENED = "agent_hedge.step.reopened"
+DUE_IN = "agent_hedge.due_in"
+LATE_BY = "agent_hedge.late_by"
+LINK = "agent_hedge.link"
+
+ERROR_TYPE = "error.type"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_ID = "gen_ai.response.id"
+RESPONSE_MODEL = "gen_ai.response.model"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+
+FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+SYSTEM_OLD = "gen_ai.system"
+"""Before v1.37 the provider's attribute; still what most backends read, so both are set by default."""
+
+
+def latest() -> bool:
+    """Whether only the newest GenAI names are wanted."""
+    return "gen_ai_latest_experimental" in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").replace(" ", "").split(
+        ","
+    )
