@@ -126,7 +126,6 @@ class Close(NamedTuple):
     """Every attempt has ended: nothing more will come of this race."""
 
 
-_COMMITS = tuple(Commit(number) for number in range(MAX_ATTEMPTS))
 _CLOSE = Close()
 
 Command: TypeAlias = Launch | Cancel | Commit | Answer | Report | Close
@@ -331,7 +330,7 @@ class Race:
             else:
                 self._due = None
                 self._launch(_HEDGE)
-        elif self._recover_at is not None and now >= self._recover_at:
+        else:
             self._recover()
             self._fail_if_nothing_is_left()
         return self._take()
@@ -438,7 +437,7 @@ class Race:
 
     def _elect(self, number: int) -> None:
         with self._lock:
-            if self.winner is not None or self.state is not _OPEN:
+            if self.state is not _OPEN:
                 return
             self.state = _COMMITTED
             self.winner = number
@@ -451,7 +450,7 @@ class Race:
         self._elected = True
         winner = self._legs[self.winner]
         self._due = self._recover_at = None
-        self._commands.append(_COMMITS[self.winner] if self.winner < MAX_ATTEMPTS else Commit(self.winner))
+        self._commands.append(Commit(self.winner))
         for permit in winner.permits:
             permit.committed(at=self.now)
         if self._observed:
@@ -547,7 +546,6 @@ class Race:
         if outcome.error is not None:  # (an empty stream may still become the answer)
             self._settle_permits(leg, Verdict.FAILED, outcome.failure)  # health hears of it before it is asked again
         if outcome.failure is Failure.REQUEST:
-            self._spoken = True
             self._due = self._recover_at = None
             self.max_attempts = len(self._legs)
         else:
@@ -583,7 +581,6 @@ class Race:
     def _stop(self, cause: str) -> None:
         """The deadline has passed or the caller has left, before or after the commit."""
         if self._settled:
-            self._cancel_all(cause)
             return
         with self._lock:
             if self.state is _OPEN:
@@ -614,7 +611,6 @@ class Race:
         if self._settled:
             return
         self._settled = True
-        self._due = self._recover_at = None
         self._commands.append(Answer(outcome, cause))
         if self._observed:
             self._report(
@@ -639,13 +635,12 @@ class Race:
             return Verdict.SUPERSEDED
         if leg.cancelled:
             return Verdict.CANCELLED
-        if leg.outcome is None:
+        outcome = leg.outcome
+        if outcome is None:
             return Verdict.UNKNOWN
-        if leg.attempt.number == self.winner and leg.outcome.error is None:
-            return _WON
-        if leg.outcome.accepted:
-            return _WON if leg.attempt.number == self.winner else Verdict.SUPERSEDED
-        return Verdict.FAILED
+        if leg.attempt.number == self.winner:
+            return _WON if outcome.accepted or outcome.empty else Verdict.FAILED
+        return Verdict.SUPERSEDED if outcome.accepted else Verdict.FAILED
 
     # --- latency ------------------------------------------------------------------------------------------------
 
