@@ -296,6 +296,23 @@ class FleetView(Protocol):
         ...
 
 
+class RunRecord(Protocol):
+    """A run's place in the store, as its steps see it: local and synchronous (R14)."""
+
+    def begin(self, resumed: bool | None) -> None:
+        """Hear that a step begins, and whether its graph was resumed (None: nobody knows)."""
+        ...
+
+    def take(self) -> Reason | None:
+        """Take one hedge from the block that the store has granted; return the reason when there is none."""
+        ...
+
+    def give_back(self) -> None: ...
+    def end(self) -> None:
+        """The run is over: a resume under its key starts afresh."""
+        ...
+
+
 class BudgetLease(Protocol):
     """A local block of a fleet-wide allowance, refilled in the background."""
 
@@ -645,6 +662,10 @@ class RunStore(Protocol):
 
     async def grant(self, run_key: str, generation: int, block: int) -> int:
         """Grant up to `block` hedges of the run's purse durably; return how many (0 for an unknown run)."""
+        ...
+
+    async def release(self, run_key: str, generation: int, unspent: int) -> None:
+        """Take back grants that were not spent. Never repeated: what a lost reply leaves out is forfeited."""
         ...
 
     async def recent(self, limit: int) -> Sequence[RunRow]:

@@ -10,18 +10,24 @@ from dataclasses import replace
 from agent_hedge.core.ports import RunRow
 
 
-class MemoryRuns:
-    """A `RunStore` in memory. `epoch` gives epoch seconds."""
+LIMIT = 4096
+"""Generations kept; those not touched for longest go first."""
 
-    def __init__(self, *, epoch: Callable[[], float] = time.time) -> None:
+
+class MemoryRuns:
+    """A `RunStore` in memory, of the newest `limit` generations. `epoch` gives epoch seconds."""
+
+    def __init__(self, *, epoch: Callable[[], float] = time.time, limit: int = LIMIT) -> None:
         self._epoch = epoch
+        self._limit = limit
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, int], RunRow] = {}
+        self._newest: dict[str, int] = {}
 
     async def load(self, run_key: str) -> RunRow | None:
         with self._lock:
-            generations = [row for (key, _), row in self._rows.items() if key == run_key]
-            return max(generations, key=lambda row: row.generation, default=None)
+            newest = self._newest.get(run_key)
+            return None if newest is None else self._rows.get((run_key, newest))
 
     async def save(self, row: RunRow) -> None:
         with self._lock:
@@ -36,6 +42,9 @@ class MemoryRuns:
                     steps=max(old.steps, row.steps),
                 )
             self._rows[key] = replace(row, updated_at=now)
+            self._newest[row.run_key] = max(row.generation, self._newest.get(row.run_key, 0))
+            if len(self._rows) > self._limit:
+                self._forget(next(iter(self._rows)))
 
     async def grant(self, run_key: str, generation: int, block: int) -> int:
         with self._lock:
@@ -47,6 +56,13 @@ class MemoryRuns:
             self._rows[run_key, generation] = replace(row, hedges_granted=row.hedges_granted + granted)
             return granted
 
+    async def release(self, run_key: str, generation: int, unspent: int) -> None:
+        with self._lock:
+            row = self._rows.get((run_key, generation))
+            if row is not None:
+                granted = max(row.hedges_used, row.hedges_granted - unspent)
+                self._rows[run_key, generation] = replace(row, hedges_granted=granted)
+
     async def recent(self, limit: int) -> Sequence[RunRow]:
         with self._lock:
             return list(reversed(self._rows.values()))[:limit]
@@ -56,5 +72,10 @@ class MemoryRuns:
             horizon = self._epoch() - older_than
             gone = [key for key, row in self._rows.items() if row.updated_at < horizon]
             for key in gone:
-                del self._rows[key]
+                self._forget(key)
             return len(gone)
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        del self._rows[key]
+        if self._newest[key[0]] == key[1]:
+            del self._newest[key[0]]

@@ -58,6 +58,16 @@ class SqlRuns:
 
         return await self._db.write(take)
 
+    async def release(self, run_key: str, generation: int, unspent: int) -> None:
+        mine = (t.c.run_key == run_key) & (t.c.generation == generation)
+        less = t.c.hedges_granted - unspent
+        granted = case((less > t.c.hedges_used, less), else_=t.c.hedges_used)
+
+        async def put(connection: AsyncConnection) -> None:
+            await connection.execute(update(t).where(mine).values(hedges_granted=granted))
+
+        await self._db.write(put)
+
     async def recent(self, limit: int) -> Sequence[RunRow]:
         return await self._rows(select(t).order_by(t.c.updated_at.desc()).limit(limit))
 

@@ -47,6 +47,16 @@ class RunStoreSuite:
         granted = await asyncio.gather(*(runs.grant("r", 0, 3) for _ in range(8)))
         assert sum(granted) == 10
 
+    async def test_what_is_released_can_be_granted_again(self, runs: RunStore) -> None:
+        await runs.save(RunRow(run_key="r", extra_attempts=5))
+        assert await runs.grant("r", 0, 5) == 5
+        await runs.save(RunRow(run_key="r", extra_attempts=5, hedges_used=1))
+        await runs.release("r", 0, 3)
+        assert [await runs.grant("r", 0, 2) for _ in range(3)] == [2, 1, 0]
+        await runs.release("r", 0, 99)  # never below what was used
+        assert await runs.grant("r", 0, 99) == 4
+        await runs.release("nobody", 0, 1)
+
     async def test_recent_and_prune(self, runs: RunStore) -> None:
         for name in ("a", "b", "c"):
             await runs.save(RunRow(run_key=name))
