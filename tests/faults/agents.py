@@ -174,7 +174,7 @@ def build(plan: Plan, hedger: Hedger, saver: Any) -> Any:
 
         return step
 
-    builder = StateGraph(MessagesState)
+    builder: Any = StateGraph(MessagesState)
     if plan.wiring == "middleware":
         agent = create_agent(
             model,

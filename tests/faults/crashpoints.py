@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.tools import tool
 from sqlalchemy import event
@@ -36,7 +36,7 @@ def pay_once(store: str, world: str, effect: str, point: str, run: str, asynchro
     if here == "P2":
         ledger.sent = lambda permit: die()  # type: ignore[method-assign]
     if here == "P4":
-        ledger.done = _deadly  # type: ignore[method-assign]
+        ledger.done = cast("Any", _deadly)  # type: ignore[method-assign]
 
     def execute(key: str) -> str:
         with Path(world).open("a") as file:
@@ -47,23 +47,17 @@ def pay_once(store: str, world: str, effect: str, point: str, run: str, asynchro
 
     keyed = effect == "keyed"
     declared: Any = tool_effect(Effect(effect), key_param="key" if keyed else None)
-    if asynchronous:
 
-        @declared
-        @tool("pay")
-        async def pay(amount: int, key: str = "") -> str:
-            """Pay."""
-            return execute(key)
+    def pay(amount: int, key: str = "") -> str:
+        """Pay."""
+        return execute(key)
 
-    else:
+    async def apay(amount: int, key: str = "") -> str:
+        """Pay."""
+        return execute(key)
 
-        @declared
-        @tool("pay")
-        def pay(amount: int, key: str = "") -> str:
-            """Pay."""
-            return execute(key)
-
-    (guarded,) = hedger.guard_tools([pay])
+    body: Any = apay if asynchronous else pay
+    (guarded,) = hedger.guard_tools([declared(tool("pay")(body))])
     call = {"type": "tool_call", "id": "call-1", "name": "pay", "args": {"amount": 5}}
     if here == "P0":
         die()
@@ -84,7 +78,7 @@ def recover(*args: Any) -> str:
     return f"{pay_once(*args)}, {pay_once(*args)}"
 
 
-async def _deadly(*_: Any) -> None:
+async def _deadly(*_: Any) -> Any:
     die()
 
 

@@ -244,7 +244,7 @@ class Life:
                 policy=Fixed(world.rng.choice([0.0, 0.005, 0.1]), attempts=2),
                 chooser=Next(),
                 candidates=PLACES,
-                latency=FakeLatency(),  # type: ignore[arg-type]
+                latency=FakeLatency(),
                 fleet=FakeFleet(),
             ),
             attempt_of,
@@ -312,7 +312,7 @@ async def schedule(seed: int, make: Callable[[ClaimStore], Ledger]) -> World:
         world.lines.append(Line(outcome, final=True))
     await asyncio.gather(*world.remote)
     world.over = True
-    while rest := asyncio.all_tasks() - {asyncio.current_task()}:  # type: ignore[arg-type]
+    while rest := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in rest:
             task.cancel()
         await asyncio.wait(rest)

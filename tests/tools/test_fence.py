@@ -296,7 +296,7 @@ def test_r10_guarded_tools_pass_the_fence_before_the_ledger(way: Way) -> None:
         world = World()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            answer = asyncio.run(race(world, opened, way, seed, alike=seed % 2 == 0))  # type: ignore[arg-type]
+            answer = asyncio.run(race(world, opened, way, seed, alike=seed % 2 == 0))
         assert len(world.writes) == 1
         assert answer == f"written by {world.writes[0]}"
     assert opened._guard._guarded.ledger.counts()["run"] == 4  # the loser has claimed nothing

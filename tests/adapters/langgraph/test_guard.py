@@ -34,7 +34,7 @@ from agent_hedge.errors import ConfigurationError, EffectBarred, EffectInDoubt
 from agent_hedge.tools.effect import tool_effect
 
 WIRINGS = ("guard_tools", "guard_tool_call", "tool_node")
-RETRY = RetryPolicy(max_attempts=3, initial_interval=0.001, retry_on=Exception)
+RETRY = RetryPolicy(max_attempts=3, initial_interval=0.001, jitter=False, retry_on=Exception)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ class Paid(list[str]):
 
 
 def graph_of(node: Any, message: Callable[[], AIMessage], **settings: Any) -> Any:
-    builder = StateGraph(MessagesState)
+    builder: Any = StateGraph(MessagesState)
     builder.add_node("model", lambda _: {"messages": [message()]})
     builder.add_node("tools", node, **settings)
     builder.add_edge(START, "model")
@@ -226,7 +226,7 @@ def test_r11_a_node_that_asks_anew_at_every_retry_pays_once(hedger: Hedger, asyn
         await pay.ainvoke(ask("pay", amount=5, memo=str(uuid.uuid4())).tool_calls[0])
         raise ConnectionError("a flaky line after the effect")
 
-    builder = StateGraph(MessagesState)
+    builder: Any = StateGraph(MessagesState)
     builder.add_node("node", anode if asynchronous else node, retry_policy=RETRY)
     builder.add_edge(START, "node")
     for checkpointer in (InMemorySaver(), None):
@@ -249,7 +249,7 @@ def test_r11_calls_of_the_nodes_own_code_are_told_apart_by_their_order(hedger: H
             raise ConnectionError
         return {}
 
-    builder = StateGraph(MessagesState)
+    builder: Any = StateGraph(MessagesState)
     builder.add_node("node", node, retry_policy=RETRY)
     builder.add_edge(START, "node")
     run(builder.compile(checkpointer=InMemorySaver()), GIVEN, asynchronous)
@@ -264,12 +264,12 @@ def test_r11_a_retried_node_around_a_whole_agent_pays_once(hedger: Hedger, async
     def say() -> AIMessage:
         return ask("pay", amount=5, memo=str(uuid.uuid4()))
 
-    inner = StateGraph(MessagesState)
+    inner: Any = StateGraph(MessagesState)
     inner.add_node("model", lambda _: {"messages": [say()]})
     inner.add_node("tools", hedger.tool_node([paid.tool()]))
     inner.add_edge(START, "model")
     inner.add_edge("model", "tools")
-    agent = inner.compile(checkpointer=False)
+    agent: Any = inner.compile(checkpointer=False)
 
     def node(_: Any) -> Any:
         agent.invoke(GIVEN)
@@ -279,7 +279,7 @@ def test_r11_a_retried_node_around_a_whole_agent_pays_once(hedger: Hedger, async
         await agent.ainvoke(GIVEN)
         raise ConnectionError
 
-    outer = StateGraph(MessagesState)
+    outer: Any = StateGraph(MessagesState)
     outer.add_node("agent", anode if asynchronous else node, retry_policy=RETRY)
     outer.add_edge(START, "agent")
     with pytest.raises(EffectInDoubt):
@@ -432,7 +432,7 @@ def test_r11_an_interrupt_after_an_effect_under_a_fresh_id_is_in_doubt(hedger: H
         pay.invoke(ask("pay", amount=5, memo=str(uuid.uuid4())).tool_calls[0])
         return {"messages": [HumanMessage(interrupt("Well?"))]}
 
-    builder = StateGraph(MessagesState)
+    builder: Any = StateGraph(MessagesState)
     builder.add_node("node", node)
     builder.add_edge(START, "node")
     graph = builder.compile(checkpointer=InMemorySaver())
@@ -515,7 +515,7 @@ def test_c11_one_approval_covers_one_execution(hedger: Hedger, asynchronous: boo
     approval = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
     agent = agent_of(hedger, paid.tool(), "hooks inside", middleware=[approval, Stumbles()])
     assert "__interrupt__" in run(agent, GIVEN, asynchronous)
-    approve = Command(resume={"decisions": [{"type": "approve"}]})
+    approve: Any = Command(resume={"decisions": [{"type": "approve"}]})
     with pytest.raises(ConnectionError):
         run(agent, approve, asynchronous)
     assert run(agent, None, asynchronous)["messages"][-1].content == "done"
@@ -553,7 +553,7 @@ def test_r11_once_in_a_node_by_place(hedger: Hedger, asynchronous: bool) -> None
             raise ConnectionError
         return {}
 
-    builder = StateGraph(MessagesState)
+    builder: Any = StateGraph(MessagesState)
     builder.add_node("node", anode if asynchronous else node, retry_policy=RETRY)
     builder.add_edge(START, "node")
     graph = builder.compile(checkpointer=InMemorySaver())
