@@ -17,6 +17,7 @@ from agent_hedge.core.ports import (
     Classifier,
     FleetView,
     Gate,
+    Headers,
     HedgePolicy,
     LatencyBook,
     PlanView,
@@ -60,6 +61,7 @@ class Lane:
         context_of: Callable[[], StepContext | None] = step_scope.get,
         plans: PlanView | None = None,
         run_of: Callable[[], Run | None] = run_scope.get,
+        headers: Headers | None = None,
     ) -> None:
         self.key = key
         self.loops = loops
@@ -81,6 +83,8 @@ class Lane:
         self.context_of = context_of
         self.plans = plans
         self.run_of = run_of
+        self.headers = headers
+        """Headers of one attempt, for adapters that can send them; asked in the attempt's own task."""
 
     def run(
         self, call: Call[T], accept: Callable[[T], bool] = accept_all, key: StepKey | None = None

@@ -13,6 +13,7 @@ from agent_hedge.adapters.langchain.limits import take_turn
 from agent_hedge.adapters.langchain.meaning import is_meaningful
 from agent_hedge.adapters.langchain.members import Member
 from agent_hedge.adapters.langchain.server_tools import effect_of_call
+from agent_hedge.adapters.langchain.usage import Meter, metered, of_message
 from agent_hedge.core.race import Race
 from agent_hedge.core.scope import ActiveAttempt
 from agent_hedge.core.step import Effect, Failure, Outcome, StepKey
@@ -37,7 +38,7 @@ class Call:
     """One call: the same messages and arguments for every attempt, each in its member's own form."""
 
     __slots__ = (
-        "_arguments", "_judge", "_members", "_messages", "_primary", "_rejected", "_stop", "effect", "key",
+        "_arguments", "_judge", "_lane", "_members", "_messages", "_primary", "_rejected", "_stop", "effect", "key",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,7 @@ class Call:
         self._members: Mapping[str, Member] = model._by_name
         self._primary = members[0]
         self._judge = model._judge
+        self._lane = model._lanes.first_token
         self._messages = messages
         self._stop = stop
         self._arguments = arguments
@@ -76,10 +78,19 @@ class Call:
     def stream(self, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
         """Return the member's own stream, to be iterated and closed in the attempt's task."""
         member = self._members[active.target.name]
-        return self._open(member, active) if member.model.rate_limiter is None else self._in_turn(member, active)
+        stream = self._open(member, active) if member.model.rate_limiter is None else self._in_turn(member, active)
+        if not self._lane.funnel:
+            return stream
+        meter = active.usage = Meter()
+        return metered(stream, meter)
+
+    def _dispatched(self, member: Member, active: ActiveAttempt) -> dict[str, Any]:
+        headers = self._lane.headers
+        extra = None if headers is None else headers(active.attempt)
+        return member.dispatched(self._primary, self._arguments, active.id, extra)
 
     def _open(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
-        arguments = member.dispatched(self._primary, self._arguments, active.id)
+        arguments = self._dispatched(member, active)
         return member.copies.here()._astream(list(self._messages), stop=self._stop, **arguments)
 
     async def _in_turn(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
@@ -106,9 +117,11 @@ class Call:
         """The whole answer at once, where no first token can be seen."""
         member = self._members[active.target.name]
         await take_turn(member, active)
-        arguments = member.dispatched(self._primary, self._arguments, active.id)
+        arguments = self._dispatched(member, active)
         arguments.pop("stream", None)
         result = await member.copies.here()._agenerate(list(self._messages), stop=self._stop, **arguments)
+        if self._lane.funnel:
+            active.usage = of_message(result.generations[0].message)
         return self._judged(active, result)
 
     def _judged(self, active: ActiveAttempt, result: ChatResult) -> ChatResult | Outcome[ChatResult]:

@@ -87,11 +87,17 @@ class Member:
                     arguments[name] = value
         return arguments
 
-    def dispatched(self, primary: Member, passed: Mapping[str, Any], request_id: str) -> dict[str, Any]:
-        """Return the `arguments` of one attempt, with a request id of its own where the package takes headers (R8)."""
+    def dispatched(
+        self, primary: Member, passed: Mapping[str, Any], request_id: str, headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the `arguments` of one attempt, with a request id of its own where the package takes headers (R8).
+
+        `headers`: more of the attempt's own (``traceparent``).
+        """
         arguments = self.arguments(primary, passed)
         if self._takes_headers:
-            arguments["extra_headers"] = {**(arguments.get("extra_headers") or {}), "X-Request-Id": request_id}
+            own = {**(headers or {}), "X-Request-Id": request_id}
+            arguments["extra_headers"] = {**(arguments.get("extra_headers") or {}), **own}
         return arguments
 
 
