@@ -21,7 +21,7 @@ from agent_hedge.latency import persist, prime
 from agent_hedge.latency.bins import CENSORED, COMPLETED, code_of
 from agent_hedge.latency.history import FRESH_ADDS, FRESH_SECONDS, NEEDED, History, Reading
 from agent_hedge.latency.levels import NAMES, Level, Levels, Name, Part, Route, is_finest, name_of, path_of
-from agent_hedge.latency.sketch import Packed, checked_quantile
+from agent_hedge.latency.sketch import Curve, Packed, checked_quantile
 from agent_hedge.latency.window import SLICE_SECONDS
 
 _BATCH = 128

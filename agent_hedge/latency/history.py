@@ -59,7 +59,7 @@ class History:
         self.depth = depth
         """How many parts the finest key has that this history belongs to."""
         self.adds = 0
-        """Samples ever counted; a reading is due after so many of them."""
+        """Samples counted so far: readings are due by it."""
         self.accounted = 0
         """What the book thinks `nbytes` is."""
         self.window = Window(number)
@@ -112,7 +112,7 @@ class History:
         """Let slice `number` be now: close what has ended, forget what is too old."""
         if number <= self.window.number:
             return
-        self.fold()
+        self.fold()  # each slice in its turn: a slice costs 1 ms, and 20 at once would stall the loop
         closed = self.window.advance(number)
         if closed is not None:
             self.day.insert(closed[0] // HOUR_SLICES, closed[1])

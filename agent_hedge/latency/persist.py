@@ -103,7 +103,6 @@ def _plain(part: Part) -> dict[str, Any]:
     return {
         "levels": levels,
         "number": history.window.number,
-        "adds": history.adds,
         "slices": [[number, *_text(packed)] for number, packed in history.window.slices()],
         "hours": [[hour, *_text(packed)] for hour, packed in sorted(history.day.hours.items())],
         "reach": [list(history.reach.codes), [history.window.number - at for at in history.reach.numbers]],
@@ -126,7 +125,6 @@ def _part(plain: dict[str, Any], slices: int, hours: int) -> Part:
     history.reach.numbers.extend(history.window.number - age for age in ages)
     if len(history.reach.codes) != len(history.reach.numbers):
         raise ConfigurationError("a reach needs one slice for each code")
-    history.adds = int(plain["adds"])
     return levels, history
 
 

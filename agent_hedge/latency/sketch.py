@@ -178,7 +178,10 @@ class Sketch:
                 upper_step, lower_step = upper / at_risk, lower / (at_risk - censoring)
                 upper -= event * upper_step
                 lower -= event * lower_step
-                done = 1.0 - (upper + lower) / 2.0 + ((upper_step + lower_step) / 2.0 - plain_step) / 2.0
+                early = ((upper_step + lower_step) / 2.0 - plain_step) / 2.0
+                done = 1.0 - (upper + lower) / 2.0 + early
+                if done > 1.0:
+                    done = 1.0
             at_risk -= event + censoring
             reached.append(done)
             if not at_risk:

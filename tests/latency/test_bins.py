@@ -87,6 +87,11 @@ def test_r20_bytes_that_are_not_counts_are_refused(data: bytes) -> None:
         unpack(data)
 
 
+def test_a_number_without_an_end_is_refused_before_it_is_built() -> None:
+    with pytest.raises(ConfigurationError, match="too long"):
+        unpack(EMPTY + b"\xff" * 1_000_000)
+
+
 @given(st.binary())
 def test_any_bytes_are_counts_or_refused(data: bytes) -> None:
     try:

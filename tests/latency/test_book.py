@@ -6,6 +6,7 @@ import math
 import random
 import sys
 import threading
+from array import array
 from itertools import product
 
 import pytest
@@ -16,7 +17,8 @@ from agent_hedge.core.ports import LatencyBook as Port
 from agent_hedge.core.step import StepKey
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.latency import LatencyBook, size_bucket
-from agent_hedge.latency.history import FRESH_ADDS
+from agent_hedge.latency.history import FRESH_ADDS, History
+from agent_hedge.latency.window import REACH
 from tests.benchmarks.latency import BOUNDS, bytes_per_key, filled, reachable
 
 PLAN = StepKey(node="plan", model="gpt-x", size="<=1k")
@@ -90,6 +92,17 @@ def test_different_quantiles_of_one_curve() -> None:
     for q in (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.5, 0.1):
         assert book.quantile(PLAN, "east", q, 0.0) == approx(10 * q)
         assert book.long_quantile(PLAN, "east", q, 0.0) == approx(10 * q)
+
+
+def test_the_whole_curve_of_a_day() -> None:
+    book = LatencyBook()
+    assert book.long_curve(PLAN, "east", 0.0) is None
+    fill(book, 1.0, 300)
+    fill(book, 2.0, 100, 4_000.0)
+    curve = book.long_curve(PLAN, "east", 4_000.0)
+    assert curve is not None
+    assert curve.reached[curve.values.index(curve.seconds(0.5))] == pytest.approx(0.75)
+    assert (curve.samples, curve.reached[-1]) == (400, 1.0)
 
 
 def test_r16_a_target_that_only_fails_at_once_teaches_no_threshold() -> None:
@@ -292,6 +305,41 @@ def test_late_batches_are_counted_where_they_belong() -> None:
     assert book.threshold(newcomer, "east", 0.99, 540.0, long=True) == (approx(9.0), True, False, 3_100, "model")
 
 
+def test_a_batch_one_slice_late_still_counts_for_the_trigger() -> None:
+    book = LatencyBook()
+    fill(book, 9.0, 100, 0.0, key=StepKey(node="quiet", model="gpt-x"))
+    fill(book, 1.0, 150, 31.0)
+    newcomer = StepKey(node="new", model="gpt-x")
+    assert book.threshold(newcomer, "east", 0.9, 31.0) == (approx(9.0), True, False, 250, "model")
+    fill(book, 1.0, 300, 400.0)
+    assert book.threshold(newcomer, "east", 0.999, 400.0) == (approx(1.0), True, False, 300, "model")
+
+
+def test_late_batches_never_pile_up() -> None:
+    """Counting 20 slices at once would stall the loop of whoever records next (16 ms, measured)."""
+    history = History(0, 1)
+    for number in range(1, 40):
+        history.add(array("H", [100] * 5), number)
+        history.add(array("H", [200] * 5), number - 1)
+        assert list(history.late) == [number - 1]
+    history.add(array("H", [200] * (REACH + 1)), 38)
+    assert history.late == {}
+    assert history.long_count == history.adds == 39 * 10 + REACH + 1
+
+
+def test_levels_with_the_same_samples_are_one_history() -> None:
+    book = LatencyBook()
+    fill(book, 1.0, 1)
+    assert len(book.snapshot()) == 1
+    fill(book, 1.0, 1, key=StepKey(node="plan", model="gpt-x", size="<=2k"))
+    assert [len(levels) for levels, _ in book.snapshot()] == [1, 1, 3], "two sizes; node, model and target"
+    fill(book, 1.0, 1, key=StepKey(node="plan", model="gpt-y"))
+    assert [len(levels) for levels, _ in book.snapshot()] == [1, 1, 3, 2, 1]
+    twin = LatencyBook()
+    twin.merge(book)
+    assert [len(levels) for levels, _ in twin.snapshot()] == [1, 1, 3, 2, 1]
+
+
 # --- bounds -------------------------------------------------------------------------------------------------------
 
 
@@ -395,9 +443,9 @@ def test_threads_lose_nothing() -> None:
             for index in range(each):
                 now = index / 20
                 key = StepKey(node=str(index % 3), model="m")
-                book.record(key, "east", 1.0 + worker, now)
+                book.record(key, "east", (1 + worker) * 1.002**index, now)
                 found = book.quantile(key, "east", 0.5, now)
-                assert found is None or 0.9 < found < 1.1 * workers
+                assert found is None or 0.9 < found < 1.1 * workers * 1.002**each
         except BaseException as failure:
             failures.append(failure)
 

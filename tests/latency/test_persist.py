@@ -52,8 +52,9 @@ def facts(book: LatencyBook, now: float = 0.0) -> dict[tuple[str, ...], Any]:
 # --- merging ------------------------------------------------------------------------------------------------------
 
 
-@given(notes, st.integers(0, 40))
-def test_two_books_merge_to_the_book_that_saw_it_all(found: list[Note], cut: int) -> None:
+@given(notes, st.floats(0, 1))
+def test_two_books_merge_to_the_book_that_saw_it_all(found: list[Note], share: float) -> None:
+    cut = round(share * len(found))
     one, other, both = book_of(found[:cut]), book_of(found[cut:]), book_of(found)
     left, right = LatencyBook.load(one.dump()), LatencyBook.load(other.dump())
     left.merge(other)
@@ -79,6 +80,16 @@ def test_a_merged_book_goes_on_recording_at_every_level() -> None:
     assert found is not None
     assert (found.samples, found.level) == (350, "node")
     assert other.learning(larger, "east", 0.0) == (150, 200), "the other book is as it was"
+
+
+def test_a_merge_is_seen_at_once() -> None:
+    one, other = LatencyBook(), LatencyBook()
+    for _ in range(300):
+        one.record(PLAN, "east", 1.0, 0.0)
+        other.record(PLAN, "east", 4.0, 0.0)
+    assert one.quantile(PLAN, "east", 0.9, 0.0) == one.long_quantile(PLAN, "east", 0.9, 0.0) == near(1.0)
+    one.merge(other)
+    assert one.quantile(PLAN, "east", 0.9, 0.0) == one.long_quantile(PLAN, "east", 0.9, 0.0) == near(4.0)
 
 
 def test_a_book_merged_with_itself_counts_twice() -> None:
@@ -114,6 +125,18 @@ def test_a_book_is_moved_to_the_clock_that_loads_it() -> None:
     assert again.learning(PLAN, "east", 86_400.0) == (0, 200), "its samples are no younger than they were"
 
 
+def test_the_hours_of_a_day_move_with_the_clock() -> None:
+    book = LatencyBook()
+    for index in range(300):
+        book.record(PLAN, "east", 1.0, 1e6 + index * 30.0)
+    again = LatencyBook.load(book.dump(epoch=-1e6), epoch=0.0)
+    assert again.threshold(PLAN, "east", 0.5, 9_000.0, long=True) == (near(1.0), True, False, 300, "size")
+    assert again.learning(PLAN, "east", 9_000.0) == (300, 200)
+    gone = again.threshold(PLAN, "east", 0.5, 9_000.0 + 25 * 3_600.0, long=True)
+    assert gone is not None
+    assert gone.stale
+
+
 def test_a_book_of_10_000_samples_is_small() -> None:
     book = LatencyBook()
     for index in range(10_000):
@@ -128,6 +151,9 @@ def test_loading_keeps_within_the_bounds() -> None:
     small = LatencyBook.load(book.dump(), max_keys=3)
     assert len(small) == 3
     assert small.learning(StepKey(node="19"), "east", 1_140.0) == (1, 200), "the youngest stay"
+    assert {level for levels, _ in small.snapshot() for level in levels if len(level) == 3} == {
+        ("east", str(index), "") for index in (17, 18, 19)
+    }
 
 
 def altered(change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -156,6 +182,7 @@ def altered(change: Callable[[dict[str, Any]], object]) -> bytes:
         altered(lambda state: state["parts"][0].update(levels=[["east"]])),
         altered(lambda state: state["parts"][0].update(levels=[[1, 2, 3, 4]])),
         altered(lambda state: state["parts"][0].update(levels=["east"])),
+        altered(lambda state: state["parts"][0].update(levels=[[1, 2, 3, 4], [1, 2, 3], [1, 3], [1]])),
         altered(lambda state: state["parts"][0]["slices"][0].pop()),
         altered(lambda state: state["parts"][0]["slices"][0].__setitem__(1, "~")),
         altered(lambda state: state["parts"][0]["hours"].append([0, "", ""])),
@@ -257,7 +284,9 @@ def test_columns_name_the_keys(tmp_path: Path) -> None:
     book = LatencyBook()
     assert book.prime_csv(csv_file(tmp_path, text), 0.0, key=StepKey(node="n", model="m")) == 400
     assert book.quantile(PLAN, "east", 0.5, 0.0) == pytest.approx(1.5, rel=0.0101)
-    assert book.quantile(StepKey(node="n", model="m"), "west", 0.5, 0.0) == pytest.approx(2.5, rel=0.0101)
+    found = book.threshold(StepKey(node="n", model="m"), "west", 0.5, 0.0)
+    assert found == (near(2.5), True, False, 200, "size")
+    assert len(book) == 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -86,6 +87,23 @@ def test_r16_a_textbook_curve() -> None:
     for q, week in ((0.1, 6), (0.17, 7), (0.22, 10), (0.28, 13), (0.34, 16), (0.43, 22), (0.5, 23), (0.52, 23)):
         assert sketch.quantile(q) == (near(week), True)
     assert sketch.quantile(0.9) == (near(35), False)
+
+
+@given(some_samples)
+def test_a_curve_is_a_distribution(samples: list[tuple[float, bool]]) -> None:
+    curve = sketch_of(samples).curve()
+    assert curve is not None
+    assert all(earlier <= later for earlier, later in pairwise([0.0, *curve.reached, 1.0]))
+    assert len(curve.values) == len(curve.reached)
+    assert curve.values[-1] == near(max(value for value, _ in samples))
+    assert (curve.samples, curve.completed) == (len(samples), sum(completed for _, completed in samples))
+
+
+def test_r16_within_a_bin_half_of_the_censorings_come_first() -> None:
+    """Events first: S = 2/3, a step of 1/3. Censorings first: S = 1/2, a step of 1/2. Mean: 5/12 + 1/24 reached."""
+    sketch = sketch_of([(1.0, True), (1.0, False), (5.0, True)])
+    assert sketch.quantile(11 / 24 - 1e-3) == (near(1.0), True)
+    assert sketch.quantile(11 / 24 + 1e-3) == (near(5.0), True)
 
 
 def test_a_vector_of_quantiles_and_the_counts() -> None:

@@ -81,8 +81,9 @@ def test_the_reach_is_the_last_500_and_no_older_than_asked() -> None:
     assert list(reach.since(2_000)) == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2_000)), max_size=900), st.integers(0, 900))
-def test_merging_reaches_commutes_and_keeps_the_youngest(samples: list[tuple[int, int]], cut: int) -> None:
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2_000)), max_size=900), st.floats(0, 1))
+def test_merging_reaches_commutes_and_keeps_the_youngest(samples: list[tuple[int, int]], share: float) -> None:
+    cut = round(share * len(samples))
     one, other = Reach(), Reach()
     one.insert(samples[:cut])
     other.insert(samples[cut:])
@@ -104,8 +105,9 @@ def test_a_day_forgets_hour_by_hour() -> None:
         assert Sketch.unpack(day.total) == sketch_of([CODE] * day.count)
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), max_size=40), st.integers(0, 40))
-def test_days_merge_exactly(samples: list[tuple[int, int]], cut: int) -> None:
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), max_size=40), st.floats(0, 1))
+def test_days_merge_exactly(samples: list[tuple[int, int]], share: float) -> None:
+    cut = round(share * len(samples))
     one, other, both = Day(), Day(), Day()
     for index, (hour, code) in enumerate(samples):
         packed = sketch_of([code]).pack()
