@@ -1,0 +1,112 @@
+"""``agent-hedge``: the root of the command line.
+
+Commands are imported when they are named, so that ``agent-hedge --version`` is quick and a command whose extra is not
+installed stands in nobody's way. Exit codes: 2 for an error of the user's making, 1 for one of the world's and for a
+check that found something, 130 for Ctrl-C; one line each, on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from agent_hedge import __version__
+from agent_hedge.errors import ConfigurationError, HedgeError
+
+COMMANDS = {
+    "demo": "demo:demo",
+    "explain": "explain:explain",
+    "tools": "tools:app",
+    "db": "db:app",
+    "engine": "engine:engine",
+}
+"""Name -> module of this package and its Typer app or function, in the order of the help."""
+EXTRAS = {
+    "aiosqlite": "sql",
+    "alembic": "sql",
+    "asyncpg": "sql",
+    "h11": "demo",
+    "langchain_core": "langgraph",
+    "langchain_openai": "demo",
+    "langgraph": "langgraph",
+    "psycopg": "sql",
+    "sqlalchemy": "sql",
+}
+"""Package -> the extra that brings it."""
+
+
+class Commands(TyperGroup):
+    """The commands of `COMMANDS`, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if find_spec(_module(name)) is not None]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(import_module(_module(cmd_name)), COMMANDS[cmd_name].partition(":")[2])
+        if not isinstance(found, typer.Typer):
+            single = typer.Typer(add_completion=False)
+            single.command(cmd_name)(found)
+            found = single
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"agent-hedge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hedged LLM steps for LangGraph agents: the tail of long runs cut."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; `arguments` default to the process's own. Always ends in `SystemExit`."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="agent-hedge")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except ModuleNotFoundError as error:
+        _fail(*_missing(error))
+    except (ConfigurationError, OSError) as error:
+        _fail(str(error), 2)
+    except HedgeError as error:
+        _fail(str(error), 1)
+
+
+def _module(name: str) -> str:
+    return f"agent_hedge.cli.{COMMANDS[name].partition(':')[0]}"
+
+
+def _missing(error: ModuleNotFoundError) -> tuple[str, int]:
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        raise error
+    return f"this needs {package}: pip install 'agent-hedge[{EXTRAS[package]}]'", 2
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"agent-hedge: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
