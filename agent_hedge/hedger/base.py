@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import anyio.to_thread
 
@@ -17,7 +17,6 @@ from agent_hedge.core.ports import Classifier, Codec, Gate, HedgePolicy, Observe
 from agent_hedge.core.scope import Run, StepContext, run_scope, step_scope
 from agent_hedge.core.step import Effect, StepKey
 from agent_hedge.engine.background import Background
-from agent_hedge.engine.funnel import Funnel
 from agent_hedge.engine.lane import Lane
 from agent_hedge.engine.loops import Loops
 from agent_hedge.engine.spawn import TrioSpawner, clock_of, in_trio
@@ -34,6 +33,7 @@ from agent_hedge.gates import (
     ModeGate,
     Modes,
 )
+from agent_hedge.hedger.observing import Observing
 from agent_hedge.hedger.settings import (
     check_store,
     checked_budget,
@@ -43,6 +43,7 @@ from agent_hedge.hedger.settings import (
     checked_seconds,
 )
 from agent_hedge.latency import LatencyBook
+from agent_hedge.observers.accounting import Accounts
 from agent_hedge.planning.planner import Planner
 from agent_hedge.planning.price import Price
 from agent_hedge.policies import Fixed, Planned
@@ -71,6 +72,9 @@ class Base:
         deadline: float | None = None,
         extra_attempts: int | None = None,
         observers: Sequence[Observer] = (),
+        telemetry: bool = True,
+        accounting: Accounts | None = None,
+        headers: bool = True,
         on_in_doubt: Literal["raise", "interrupt"] = "raise",
         results: bool = True,
         serde: Codec | None = None,
@@ -101,9 +105,21 @@ class Base:
         self._health = Health()
         stay = Stay()
         self._chooser = Independent(self._health, sticky=stay)
-        self._funnel = Funnel(checked_observers(observers))
         self._loops = Loops()
         self._background = Background()
+        self._targets: dict[str, Target[Any]] = {}
+        self._observing = Observing(
+            checked_observers(observers),
+            accounting=accounting,
+            telemetry=telemetry,
+            headers=headers,
+            store=store,
+            steps=lambda: self._stores.steps,
+            portal=self._background,
+            price=self._price,
+            readings=self._readings,
+        )
+        self._funnel = self._observing.funnel
         self._trio: Any = None
         self._nursery: Any = None
         self._looks: tuple[Gate, ...] = (DeadlineGate(), EffectGate(), ModeGate(self.modes))
@@ -111,7 +127,6 @@ class Base:
         self._takes: tuple[Gate, ...] = (self._health, self.budget, ControlGate(self.modes), Meter(self._fleet), stay)
         if self.planner is not None:
             self._takes += (self.planner,)
-        self._targets: dict[str, Target[Any]] = {}
         self._keys: dict[tuple[StepKey, str], None] = {}
 
     def _plan(self) -> Planner | None:
@@ -124,6 +139,26 @@ class Base:
             self._background.start(lambda: anyio.to_thread.run_sync(job))
 
         return Planner(self.book, rest, rest, Price(self.budget.share), off_loop)
+
+    def _price(self, target: str) -> Mapping[str, float] | None:
+        known = self._targets.get(target)
+        return None if known is None else cast("Mapping[str, float] | None", known.price)
+
+    def _readings(self) -> Iterable[tuple[str, float, dict[str, str]]]:
+        """What gauges show: the mode, what is learnt, the purses, what was given up."""
+        now = running_clock()()
+        mode, source = self.modes.in_force()
+        yield "agent_hedge.mode", 1.0, {"mode": str(mode), "by": source}
+        for key, target in list(self._keys):
+            known, needed = self.book.learning(key, target, now)
+            labels = {"node": key.node, "model": key.model, "target": target}
+            yield "agent_hedge.learning", min(1.0, known / needed) if needed else 1.0, labels
+        yield "agent_hedge.book.keys", float(len(self._keys)), {}
+        fleet, budget = self._fleet.counts(now), self.budget.counts(now)
+        yield "agent_hedge.fleet.requests", float(fleet.requests), {}
+        yield "agent_hedge.fleet.hedges", float(fleet.hedges), {}
+        yield "agent_hedge.budget.left", float(budget.tokens), {}
+        yield "agent_hedge.attempts.abandoned", float(self._loops.abandoned), {}
 
     @property
     def _stores(self) -> Stores:
@@ -174,6 +209,7 @@ class Base:
             forced_policy=Fixed(0.0, attempts=2),
             forced_gates=looks,
             funnel=self._funnel,
+            headers=self._observing.headers,
             effect=effect,
             classifier=classifier,
             timeout=checked_seconds("timeout", timeout),
@@ -184,6 +220,7 @@ class Base:
 
     def close(self) -> None:
         """Close the store and stop the background loop; open calls of it are cancelled. The hedger stays usable."""
+        self._observing.close()
         if self._opened_stores is not None and self._background.running:
             self._background.call(self._opened_stores.close)
         self._background.close()

@@ -30,6 +30,11 @@ class Hedger(Functions, Models):
         bar: ``unit`` bars what a tool that must not run twice runs in; ``downstream`` every node that leads to one.
         deadline: seconds a `run` may take where it names none; `extra_attempts`: hedges a run may use.
         observers: hear every event.
+        telemetry: spans and metrics for the OpenTelemetry SDK of the application, and log records; without an SDK and
+            a handler it costs next to nothing.
+        accounting: which steps are recorded in the store, ``all``, ``hedged`` or ``off``; by default all where there
+            is a store.
+        headers: send each attempt's ``traceparent`` to its provider, where there is a trace.
         on_in_doubt: what a guarded call in doubt does in LangGraph: ``raise``, or ``interrupt`` and ask a person.
         results: whether results of guarded calls are kept (a repeated call then gets them); `serde`: their codec.
         schema: the PostgreSQL schema of the store's tables.

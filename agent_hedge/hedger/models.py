@@ -58,6 +58,7 @@ class Models(Graphs, Tools):
         """
         from agent_hedge.adapters.langchain.ambient import ambient_context, ambient_run
         from agent_hedge.adapters.langchain.build import chat_model
+        from agent_hedge.adapters.langchain.described import describe
 
         def open_lane(
             key: StepKey,
@@ -81,7 +82,7 @@ class Models(Graphs, Tools):
                 run_of=lambda: ambient_run(lambda: self._graphs.graphs.run()),
             )
 
-        return chat_model(
+        model = chat_model(
             models,
             open_lane,
             self._background,
@@ -91,6 +92,9 @@ class Models(Graphs, Tools):
             accept_on=accept_on,
             trigger=trigger,
         )
+        for member in model._members:
+            self._observing.described[member.name] = describe(member.model, member.bound)
+        return model
 
     def middleware(
         self,

@@ -62,7 +62,7 @@ class Runs(Base):
             declared_steps=declared,
             graph=graph,
         )
-        return RunScope(run, self._loops, self._background, self._run_ended)
+        return RunScope(run, self._loops, self._background, self._run_ended, self._funnel)
 
     def _run_ended(self, run: Run) -> None:
         if self.planner is not None:

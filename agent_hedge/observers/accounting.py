@@ -117,6 +117,11 @@ class Accounting:
         if heard is not None:
             heard(event)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to ship."""
+        return bool(self.recorder.waiting or self._broken)
+
     async def flush(self) -> None:
         """Ship everything that is known now."""
         self._settle_broken(0.0)

@@ -10,13 +10,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import anyio
 
-from agent_hedge.core.ports import ATTEMPT_COLUMNS, STEP_COLUMNS, Portal, StepStore
+from agent_hedge.core.ports import ATTEMPT_COLUMNS, STEP_COLUMNS, Portal, StepStore, check_columns
 from agent_hedge.core.step import Certainty, Verdict
-from agent_hedge.errors import ConfigurationError, StoreUnavailable
+from agent_hedge.errors import ConfigurationError, HedgeError
 from agent_hedge.observers.spool import Orphan, Row, Spool, Table, orphans
 
 logger = logging.getLogger("agent_hedge.accounting")
@@ -84,7 +83,7 @@ class Recorder:
             self._portal.start(self._ship)
 
     async def flush(self) -> None:
-        """Ship what waits now. Raises `StoreUnavailable`; then everything still waits."""
+        """Ship what waits now. Where the store raises, everything still waits."""
         if not self._looked:
             self._looked = True
             await self._adopt()
@@ -120,7 +119,7 @@ class Recorder:
                 try:
                     await self.flush()
                     pause = self._every
-                except StoreUnavailable as error:
+                except HedgeError as error:
                     if pause == self._every:
                         logger.warning("steps and attempts cannot be stored: %s", error)
                     pause = min(pause * 2, RETRY_S)
@@ -136,7 +135,7 @@ class Recorder:
         assert self._spool is not None
         try:
             self.adopted += await adopt(self._store(), self._spool)
-        except StoreUnavailable:
+        except HedgeError:
             self._looked = False
             raise
 
@@ -159,8 +158,11 @@ async def _adopt_one(store: StepStore, orphan: Orphan) -> int:
     open_: dict[str, dict[str, None]] = {"steps": {}, "attempts": {}}
     for table, row in orphan.rows():
         known = {name: value for name, value in row.items() if name in _COLUMNS[table]}
-        key = known.get(_KEYS[table])
-        if not isinstance(key, str) or not key:
+        key = known.get(_KEYS[table], "")
+        try:
+            check_columns(known, _COLUMNS[table], _KEYS[table])
+        except ConfigurationError:
+            logger.warning("a row in the spool makes no sense and is left out")
             continue
         rows[table].append(known)
         open_[table][key] = None
@@ -170,20 +172,7 @@ async def _adopt_one(store: StepStore, orphan: Orphan) -> int:
     uncounted = {"computed_certainty": str(Certainty.UNKNOWN), "billed_certainty": str(Certainty.UNKNOWN)}
     rows["steps"] += [{"step_id": key, **unknown} for key in open_["steps"]]
     rows["attempts"] += [{"attempt_id": key, **unknown, **uncounted} for key in open_["attempts"]]
-    await _add(store.add_steps, rows["steps"])
-    await _add(store.add_attempts, rows["attempts"])
+    for add, found in ((store.add_steps, rows["steps"]), (store.add_attempts, rows["attempts"])):
+        for start in range(0, len(found), BATCH):
+            await add(found[start : start + BATCH])
     return len(open_["attempts"])
-
-
-async def _add(add: Any, rows: Sequence[Row]) -> None:
-    """Add rows in batches; where one is of a shape that no store takes, it alone is left out."""
-    for start in range(0, len(rows), BATCH):
-        batch = rows[start : start + BATCH]
-        try:
-            await add(batch)
-        except ConfigurationError:
-            for row in batch:
-                try:
-                    await add([row])
-                except ConfigurationError:
-                    logger.warning("a row in the spool makes no sense and is left out")

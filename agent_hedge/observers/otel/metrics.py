@@ -75,7 +75,6 @@ GAUGES = {
     "agent_hedge.attempts.abandoned": ("{attempt}", "Attempts given up since the start"),
     "agent_hedge.records.waiting": ("{row}", "Rows of the accounts that are not in the store yet"),
     "agent_hedge.records.dropped": ("{row}", "Rows of the accounts that did not fit into the queue"),
-    "agent_hedge.claims.in_doubt": ("{claim}", "Side effects of which nobody knows whether they happened"),
 }
 """Name -> unit, description. Read when they are exported."""
 

@@ -1,0 +1,83 @@
+"""A hedger and the observers it makes for itself, over real loops and a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_hedge import Effect, Fixed, Hedger
+from agent_hedge.errors import ConfigurationError
+from agent_hedge.stores.sql import migrate
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("AGENT_HEDGE_SPOOL", str(tmp_path / "spool"))
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    migrate.upgrade(url)
+    return url
+
+
+def rows(store: str, what: str) -> list[Any]:
+    with sqlite3.connect(store.removeprefix("sqlite:///")) as database:
+        return database.execute(what).fetchall()
+
+
+async def straggle(calls: list[int]) -> str:
+    calls.append(1)
+    await asyncio.sleep(0.0 if len(calls) > 1 else 5.0)
+    return "ok"
+
+
+async def two_steps(hedger: Hedger) -> None:
+    calls: list[int] = []
+    call = hedger.wrap(straggle, key="work", effect=Effect.READ_ONLY, targets=["a", "b"])
+    async with hedger, hedger.run(key="run-1", tenant="acme"):
+        await call(calls)
+        await call(calls)
+
+
+def test_with_a_store_every_step_is_recorded(store: str, tmp_path: Path) -> None:
+    asyncio.run(two_steps(Hedger(store, policy=Fixed(0.02))))
+    found = rows(store, "select run_key, tenant, node, outcome, decision, winner from steps order by started_at")
+    assert found == [
+        ("run-1", "acme", "work", "answered", "hedged", "b"),
+        ("run-1", "acme", "work", "answered", "not_due", "b"),
+    ]
+    assert rows(store, "select outcome from attempts order by started_at") == [("superseded",), ("won",), ("won",)]
+    assert list((tmp_path / "spool").rglob("*.jsonl")) == []
+
+
+@pytest.mark.parametrize(("accounting", "count"), [("all", 2), ("hedged", 1), ("off", 0)])
+def test_accounting_says_which_steps(store: str, accounting: Any, count: int) -> None:
+    asyncio.run(two_steps(Hedger(store, policy=Fixed(0.02), accounting=accounting)))
+    assert rows(store, "select count(*) from steps") == [(count,)]
+
+
+def test_without_a_store_nothing_is_recorded_unless_asked() -> None:
+    assert Hedger()._observing.books is None
+    assert Hedger(accounting="all")._observing.books is not None
+
+
+def test_r20_an_unknown_accounting_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="accounting"):
+        Hedger(accounting="some")  # type: ignore[arg-type]
+
+
+def test_a_store_that_is_gone_never_stops_a_call_and_nothing_is_lost(store: str, tmp_path: Path) -> None:
+    database = Path(store.removeprefix("sqlite:///"))
+    kept = database.read_bytes()
+    database.write_bytes(b"not a database" * 1000)
+    asyncio.run(two_steps(Hedger(store, policy=Fixed(0.02))))
+    (left,) = (tmp_path / "spool").rglob("*.jsonl")
+    assert sum(json.loads(line)[0] == "attempts" for line in left.read_text().splitlines()) >= 3
+    for path in database.parent.glob("store.db*"):
+        path.unlink()
+    database.write_bytes(kept)
+    asyncio.run(two_steps(Hedger(store, policy=Fixed(0.02))))
+    assert rows(store, "select count(*) from steps where outcome = 'answered'") == [(4,)]
