@@ -490,18 +490,22 @@ def test_r10_what_comes_between_claim_and_commit_is_superseded_if_good_and_faile
 
 
 @pytest.mark.parametrize(
-    ("outcome", "verdict"),
-    [(ok(), Verdict.WON), (Outcome(None, KeyError()), Verdict.WON), (failed(), Verdict.FAILED)],
+    ("outcome", "verdict", "failure"),
+    [
+        (ok(), Verdict.WON, None),
+        (Outcome(None, KeyError()), Verdict.WON, None),
+        (failed(), Verdict.FAILED, Failure.RECOVERABLE),
+    ],
     ids=["a value", "control flow", "an error after the commit"],
 )
-def test_the_verdict_of_a_winner(outcome: Outcome[Any], verdict: Verdict) -> None:
+def test_the_verdict_of_a_winner(outcome: Outcome[Any], verdict: Verdict, failure: Failure | None) -> None:
     gate = Settles()
     race = make(gates=[gate], commit_on_token=True)
     race.start(0.0)
     race.on_token(0, 0.5)
     race.on_outcome(0, outcome, 1.0)
     race.on_ended(0, 1.0)
-    assert [end.verdict for end, _ in gate.ends] == [verdict]
+    assert [(end.verdict, end.failure) for end, _ in gate.ends] == [(verdict, failure)]
 
 
 def test_r02_the_verdict_of_an_empty_winner() -> None:
