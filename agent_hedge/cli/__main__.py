@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": "demo:demo",
     "explain": "explain:explain",
     "tools": "tools:app",
+    "ledger": "ledger:app",
     "db": "db:app",
     "engine": "engine:engine",
 }
@@ -48,7 +49,7 @@ class Commands(TyperGroup):
         return [name for name in COMMANDS if find_spec(_module(name)) is not None]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.list_commands(ctx):
             return None
         found = getattr(import_module(_module(cmd_name)), COMMANDS[cmd_name].partition(":")[2])
         if not isinstance(found, typer.Typer):

@@ -52,7 +52,7 @@ def demo(
         if replay is None
         else draws.replay(replay, asked + LEARN_RUNS, seed)
     )
-    tempo = draws.tempo(drawn, asked)
+    tempo = draws.tempo(drawn)
     if not json:
         out.print(words.opening(drawn, tempo, asked), end="\n\n")
     seen = _watched(err, drawn, tempo, asked, None if runs else LIMIT_S)

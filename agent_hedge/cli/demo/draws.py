@@ -123,9 +123,9 @@ LEAST_MEDIAN_S = 0.05
 """The median first-token time is not compressed below this: there the client's own work would show."""
 
 
-def tempo(draws: Draws, runs: int) -> Tempo:
+def tempo(draws: Draws) -> Tempo:
     """Return the tempo at which a policy makes `RATE` calls a second, or fewer where that cannot be."""
     compression = min(RATE * draws.mean / IN_FLIGHT, draws.median / LEAST_MEDIAN_S)
     compression = max(1.0, math.floor(compression * 10) / 10)
     in_flight = math.floor(RATE * draws.mean / compression)
-    return Tempo(compression, max(1, min(in_flight, IN_FLIGHT, runs)))
+    return Tempo(compression, max(1, min(in_flight, IN_FLIGHT)))

@@ -36,6 +36,7 @@ class StepNote:
     """One logical request: when it was made, when its first token came, and what was dispatched for it."""
 
     started: float
+    counted: bool = True
     answered: float | None = None
     attempts: list[AttemptNote] = field(default_factory=list)
 
@@ -79,9 +80,10 @@ class PolicyNotes:
 
 
 class Notebook:
-    """An observer that writes notes, by run."""
+    """An observer that writes notes, by run. The runs numbered below `first` are for learning and count for nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        self._first = first
         self.triggers: list[float] = []
         """Delays after which a first hedge was due, in seconds."""
         self.refused: Counter[str] = Counter()
@@ -96,7 +98,7 @@ class Notebook:
     def on_event(self, event: Event) -> None:
         """Hear an event of a hedger."""
         if isinstance(event, StepStarted):
-            step = self._steps[event.step_id] = StepNote(event.at)
+            step = self._steps[event.step_id] = StepNote(event.at, counted=int(event.run_key) >= self._first)
             self._runs.setdefault(event.run_key, []).append(step)
         elif isinstance(event, AttemptStarted):
             attempt = event.attempt
@@ -112,7 +114,7 @@ class Notebook:
             self._steps[event.step_id].attempts[event.attempt.number].cancelled = event.at
         elif isinstance(event, TriggerArmed):
             step = self._steps[event.step_id]
-            if len(step.attempts) < 2:
+            if step.counted and len(step.attempts) < 2:
                 self.triggers.append(event.due_at - step.started)
         elif isinstance(event, AttemptRefused) and event.role is Role.HEDGE:
-            self.refused[event.reason] += 1
+            self.refused[event.reason] += self._steps[event.step_id].counted

@@ -1,0 +1,57 @@
+"""A plan-and-execute agent of 20 steps under one deadline, over two replicas with stragglers. Offline; a few seconds.
+
+Nothing of the graph changes: the hedged model stands in plain nodes, and the run around them shares one deadline and
+one purse of extra attempts between all steps.
+"""
+
+import asyncio
+from typing import TypedDict
+
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+
+from agent_hedge import Fixed, FleetBudget, Hedger, Target
+from agent_hedge.testing.engine import FakeEngine
+
+STEPS = 20
+SPIKY = "spike:0.02,2.0,0.1"  # 20 ms; one call in ten takes two seconds more
+
+
+class State(TypedDict):
+    plan: list[str]
+    done: list[str]
+
+
+def build(llm) -> StateGraph:
+    async def plan(state: State) -> dict:
+        await llm.ainvoke("Plan the journey.")
+        return {"plan": [f"leg {number}" for number in range(1, STEPS)], "done": []}
+
+    async def execute(state: State) -> dict:
+        leg = state["plan"][len(state["done"])]
+        answer = await llm.ainvoke(f"Do {leg}.")
+        return {"done": [*state["done"], f"{leg}: {answer.text[:20]}"]}
+
+    builder = StateGraph(State)
+    builder.add_node("plan", plan)
+    builder.add_node("execute", execute)
+    builder.add_edge(START, "plan")
+    builder.add_edge("plan", "execute")
+    builder.add_conditional_edges("execute", lambda state: END if len(state["done"]) == STEPS - 1 else "execute")
+    return builder
+
+
+async def main() -> None:
+    async with FakeEngine(SPIKY, seed=1) as one, FakeEngine(SPIKY, seed=2) as other:
+        replicas = Target.replicas([one.base_url, other.base_url], ChatOpenAI, model="any", api_key="none")
+        hedger = Hedger(policy=Fixed(0.2), budget=FleetBudget(0.2))  # the default policy learns its delay
+        graph = build(hedger.chat_model(*replicas)).compile()
+        async with hedger, hedger.run(key="journey", deadline=30.0, steps=STEPS) as run:
+            state = await graph.ainvoke({"plan": [], "done": []}, {"recursion_limit": STEPS + 5})
+            print(f"{len(state['done']) + 1} steps, the last of them {state['done'][-1]!r}")
+            report = run.report()
+            print(f"{report['elapsed_s']:.1f} s, {report['extra_attempts_used']} extra attempts")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

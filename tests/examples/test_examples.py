@@ -1,0 +1,28 @@
+"""Every example runs, in a process of its own as a reader would start it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+SAYS = {
+    "01_wrap.py": "hedged, p99:",
+    "02_chat_model.py": "'hedged': True",
+}
+"""What must be on its output."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])
+def test_runs(example: Path) -> None:
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert SAYS.get(example.name, "") in done.stdout
+    assert done.stdout
+
+
+def test_there_are_examples() -> None:
+    assert {example.name for example in EXAMPLES} >= SAYS.keys()
