@@ -14,6 +14,7 @@ from agent_hedge.adapters.langchain.limits import RateLimitGate
 from agent_hedge.adapters.langchain.members import Member, as_member
 from agent_hedge.adapters.langchain.model import HedgedChatModel, Lanes
 from agent_hedge.adapters.langchain.parity import differences, tool_support
+from agent_hedge.adapters.langchain.private import first_line
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Gate, Portal, Refused
 from agent_hedge.core.step import StepKey
@@ -107,7 +108,7 @@ def _init(name: str) -> BaseChatModel:
     try:
         model: BaseChatModel = init_chat_model(name)
     except Exception as error:  # an unknown provider, a package or a key that is missing: each has its own type
-        raise ConfigurationError(f"member {name!r} cannot be made: {error}") from error
+        raise ConfigurationError(f"member {name!r} cannot be made: {first_line(error)}") from error
     return model
 
 

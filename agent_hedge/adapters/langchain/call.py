@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
 from agent_hedge.adapters.langchain.chunks import as_result
+from agent_hedge.adapters.langchain.judge import Judge
 from agent_hedge.adapters.langchain.limits import take_turn
 from agent_hedge.adapters.langchain.meaning import is_meaningful
 from agent_hedge.adapters.langchain.members import Member
@@ -30,6 +31,7 @@ CHARACTERS_PER_TOKEN = 4
 """A cheap estimate for prompt-size buckets; they are powers of two, so a factor near 1 does not matter."""
 MAX_KEYS = 1024
 """Step keys remembered per model: nodes times prompt sizes."""
+Attempted = Callable[[ActiveAttempt], Awaitable[Any]]
 METADATA = "agent_hedge"
 """The key of what we say in a message's `response_metadata`."""
 
@@ -111,9 +113,9 @@ class Call:
         if not chunks:
             return EMPTY
         result = as_result(chunks)
-        return self._judged(active, result) if spoken else EMPTY._replace(value=result)
+        return result if spoken else EMPTY._replace(value=result)
 
-    async def generate(self, active: ActiveAttempt) -> Any:
+    async def generate(self, active: ActiveAttempt) -> ChatResult:
         """The whole answer at once, where no first token can be seen."""
         member = self._members[active.target.name]
         await take_turn(member, active)
@@ -122,22 +124,33 @@ class Call:
         result = await member.copies.here()._agenerate(list(self._messages), stop=self._stop, **arguments)
         if self._lane.funnel:
             active.usage = of_message(result.generations[0].message)
-        return self._judged(active, result)
+        return result
 
-    def _judged(self, active: ActiveAttempt, result: ChatResult) -> ChatResult | Outcome[ChatResult]:
-        if self._judge is None:
-            return result
-        rejected = self._judge(active.target.name, cast("AIMessage", result.generations[0].message))
-        if rejected is None:
-            return result
-        if self._judge.forgives and active.number == 0 and self._rejected is None:
-            self._rejected = result
-        return Outcome(result, rejected, False, Failure.RECOVERABLE)
+    def _judged(self, call: Attempted, judge: Judge) -> Attempted:
+        """Return `call` with its answer judged; a rejected one is a recoverable failure (R1)."""
+
+        async def judged(active: ActiveAttempt) -> Any:
+            try:
+                result = await call(active)
+            except judge.errors as error:
+                return Outcome(None, error, False, Failure.RECOVERABLE)
+            if not isinstance(result, ChatResult):  # empty, or not wanted any more
+                return result
+            rejected = judge(active.target.name, cast("AIMessage", result.generations[0].message))
+            if rejected is None:
+                return result
+            if judge.forgives and active.number == 0:
+                self._rejected = result
+            return Outcome(result, rejected, False, Failure.RECOVERABLE)
+
+        return judged
 
     # --- the caller's side ------------------------------------------------------------------------------------------
 
-    async def run(self, lane: Lane, call: Callable[[ActiveAttempt], Awaitable[Any]]) -> ChatResult:
+    async def run(self, lane: Lane, call: Attempted) -> ChatResult:
         """Race the call; a winner that breaks after its first token is replaced by a new race (R3): nobody saw it."""
+        if self._judge is not None:
+            call = self._judged(call, self._judge)
         driver: Driver[Any] = lane.driver(call, key=self.key, effect=self.effect)
         broken: list[Exception] = []
         while True:

@@ -8,10 +8,13 @@ a judged step run on side by side after their first token, and both decode.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from json import JSONDecodeError
 from typing import Any, Protocol
 
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import ValidationError
 
 from agent_hedge.errors import AnswerRejected
 
@@ -20,9 +23,16 @@ _SILENT: RunnableConfig = {"callbacks": []}
 
 
 class Judge(Protocol):
-    """See the module. `forgives`: where every answer is rejected, the primary's is given to the caller all the same."""
+    """See the module.
 
-    forgives: bool
+    `forgives`: where every answer is rejected, the primary's is given to the caller all the same. `errors`: what a
+    member raises where its own client has judged first, and rejected.
+    """
+
+    @property
+    def forgives(self) -> bool: ...
+    @property
+    def errors(self) -> tuple[type[Exception], ...]: ...
 
     def __call__(self, member: str, message: AIMessage) -> AnswerRejected | None: ...
 
@@ -31,6 +41,7 @@ class Accepts:
     """Asks the user's function; where it accepts no answer, the step fails with `AnswerRejected`."""
 
     forgives = False
+    errors = ()
 
     def __init__(self, accept: Callable[[AIMessage], bool]) -> None:
         self._accept = accept
@@ -46,6 +57,7 @@ class Parses:
     """
 
     forgives = True
+    errors = (ValidationError, OutputParserException, JSONDecodeError)
 
     def __init__(self, parsers: Mapping[str, Runnable[Any, Any]], *, include_raw: bool) -> None:
         self._parsers = parsers

@@ -19,7 +19,7 @@ name. (Calls without one, as of OpenAI's web search, are the server's own busine
 _REMOTE = ("mcp_tool_use", "mcp_call")
 """Calls that the provider makes itself, at a remote server: they begin with their first argument, in both dialects."""
 _DELTA_KEYS = ("content", "reasoning_content", "reasoning", "reasoning_text", "reasoning_details", "refusal")
-"""Texts of a chat-completions delta. `reasoning_details` (OpenRouter) may hold encrypted reasoning: then it has begun."""
+"""Texts of a chat-completions delta. `reasoning_details` (OpenRouter) may be encrypted: then reasoning has begun."""
 
 
 def is_meaningful(chunk: ChatGenerationChunk) -> bool:

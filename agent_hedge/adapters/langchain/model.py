@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
+from functools import cached_property
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 import anyio
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.base import LangSmithParams
+from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableBinding
@@ -50,24 +52,27 @@ class Lanes:
         self.whole = whole
 
 
-class HedgedChatModel(BaseChatModel):
+class _Inside:
+    """What a hedged model holds, as plain attributes: a look at a private one of pydantic's costs 1.5 us."""
+
+    _members: tuple[Member, ...]
+    _by_name: Mapping[str, Member]
+    _primary: BaseChatModel
+    _effect: Effect
+    _streams: bool
+    _lanes: Lanes
+    _portal: Portal
+    _judge: Judge | None
+    _buffers: bool
+    _checks_schema: bool
+    _keys: dict[tuple[str, str], StepKey]
+
+
+class HedgedChatModel(BaseChatModel, _Inside):
     """A chat model over several members; made by `Hedger.chat_model`, used like the first of them."""
 
     __agent_hedge_model__: ClassVar[bool] = True
     streaming: bool = False
-
-    if TYPE_CHECKING:  # plain attributes: every look at a private one of pydantic's costs 1.5 us, and calls take ten
-        _members: tuple[Member, ...]
-        _by_name: Mapping[str, Member]
-        _primary: BaseChatModel
-        _effect: Effect
-        _streams: bool
-        _lanes: Lanes
-        _portal: Portal
-        _judge: Judge | None
-        _buffers: bool
-        _checks_schema: bool
-        _keys: dict[tuple[str, str], StepKey]
 
     @classmethod
     def over(
@@ -110,6 +115,7 @@ class HedgedChatModel(BaseChatModel):
                 self._effect = member.effect
         self._streams = self._can_stream(members[0].bound)
         self._keys = {}
+        self.__dict__.pop("_serialized", None)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -226,9 +232,9 @@ class HedgedChatModel(BaseChatModel):
     def _identifying_params(self) -> Mapping[str, Any]:
         return self._primary._identifying_params
 
-    @property
+    @cached_property
     def _serialized(self) -> dict[str, Any]:
-        return self._primary._serialized
+        return cast("dict[str, Any]", dumpd(self._primary))  # its own cached property would be written into it
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         return self._primary._get_ls_params(stop=stop, **{**self._members[0].bound, **kwargs})

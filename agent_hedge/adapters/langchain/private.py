@@ -61,7 +61,7 @@ def private_copy(model: BaseChatModel) -> BaseChatModel:
                 copy = type(model)(**_settings(model))
         except Exception as error:
             raise ConfigurationError(
-                f"member {type(model).__name__} cannot be built again without its SDK's retries: {error}"
+                f"member {type(model).__name__} cannot be built again without its SDK's retries: {first_line(error)}"
             ) from error
         if "stream_usage" in type(model).model_fields and "stream_usage" not in model.model_fields_set:
             copy.stream_usage = True  # type: ignore[attr-defined]
@@ -77,6 +77,11 @@ def private_copy(model: BaseChatModel) -> BaseChatModel:
 def is_of(model: object, *packages: str) -> bool:
     """Return whether the model's class descends from one of these packages."""
     return any(ancestor.__module__.partition(".")[0] in packages for ancestor in type(model).__mro__)
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, in one line; the whole of it is the cause of what is raised."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _settings(model: BaseChatModel) -> dict[str, Any]:

@@ -12,21 +12,18 @@ from functools import partial
 from typing import Any
 
 import pytest
-from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import BaseChatModel
-from langchain_openai import ChatOpenAI
 
 from agent_hedge import FleetBudget, Hedger, Never, Target
 from agent_hedge.adapters.langchain.model import HedgedChatModel
 from agent_hedge.testing.engine import FakeEngine, Fault, Hardware, Replay
 from tests.adapters.langchain.captures import Capture, captures
+from tests.adapters.langchain.kit import anthropic, plain
 
 PROTOCOLS: dict[str, Callable[[FakeEngine], BaseChatModel]] = {
-    "oai-chat": lambda engine: ChatOpenAI(model="m", base_url=engine.base_url, api_key="none"),
-    "oai-responses": lambda engine: ChatOpenAI(
-        model="m", base_url=engine.base_url, api_key="none", use_responses_api=True
-    ),
-    "anthropic": lambda engine: ChatAnthropic(model="claude-sonnet-4-5", base_url=engine.url, api_key="none"),
+    "oai-chat": plain,
+    "oai-responses": lambda engine: plain(engine, use_responses_api=True),
+    "anthropic": lambda engine: anthropic(base_url=engine.url),
 }
 KNOWN = {
     "oai-responses-59-stream": 4,  # a refusal; the labels know none in this protocol
@@ -78,8 +75,7 @@ class Stage:
         self.play(**cut)
         try:
             first, *_ = self.model.stream("Hello")
-        except ValueError as error:  # a legacy completion, which a chat client drops: as with the plain member
-            assert str(error) == "No generation chunks were returned"
+        except ValueError:  # a legacy completion, of which a chat client drops all: as with the plain member
             return "captured"
         return "rival" if first.response_metadata["agent_hedge"]["target"].endswith("1") else "captured"
 
@@ -136,7 +132,7 @@ def test_r03_an_error_after_the_first_meaningful_event_fails_a_streaming_caller_
     name: str, stage: Stage
 ) -> None:
     stage.play()
-    seen = []
+    seen: list[Any] = []
     with pytest.raises(Exception, match="tool"):
         seen += stage.model.stream("Hello")
     answer = stage.model.invoke("Hello")

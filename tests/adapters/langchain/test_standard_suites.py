@@ -71,7 +71,7 @@ class TestHedgedUnit(Offline, ChatModelUnitTests):
 
 class TestHedgedIntegration(OnEngines, ChatModelIntegrationTests):
     engine_count = 2
-    profile = "lognormal:0.012,1.0"
+    profile = "lognormal:0.025,1.5"
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -82,8 +82,8 @@ class TestHedgedIntegration(OnEngines, ChatModelIntegrationTests):
         counts = HEDGER.status()["last_60_minutes"]
         assert counts["hedges"] == counts["requests"] >= 60
         for path in ("sync", "async"):
-            assert WINS.by_path[path, Role.PRIMARY] >= 5
-            assert WINS.by_path[path, Role.HEDGE] >= 5
+            assert WINS.by_path[path, Role.PRIMARY] >= 3
+            assert WINS.by_path[path, Role.HEDGE] >= 3
         for engine in cls.engines:
             endings = Counter(record.ending for record in engine.records)
             assert endings[Ending.COMPLETED] >= 10
