@@ -37,7 +37,6 @@ from agent_hedge.core.events import (
     CancelSent,
     Committed,
     Event,
-    FirstToken,
     RunEnded,
     RunStarted,
     StepClosed,
@@ -90,11 +89,12 @@ class _Step:
 
 
 class _Attempt:
-    __slots__ = ("cancelled_at", "span")
+    __slots__ = ("cancelled_at", "cause", "span")
 
     def __init__(self, span: Span) -> None:
         self.span = span
         self.cancelled_at: float | None = None
+        self.cause = ""
 
 
 class Tracing:
@@ -129,7 +129,6 @@ class Tracing:
             TriggerLate: self._trigger_late,
             AttemptRefused: self._refused,
             AttemptStarted: self._attempt_started,
-            FirstToken: self._first_token,
             Committed: self._committed,
             CancelSent: self._cancel_sent,
             AttemptEnded: self._attempt_ended,
@@ -205,6 +204,8 @@ class Tracing:
     def _trigger_armed(self, event: TriggerArmed) -> None:
         if (step := self._steps.get(event.step_id)) is not None:
             step.due_at = event.due_at
+            if step.hedges:  # armed again for the next one: said when that one is due
+                return
             step.span.add_event(names.TRIGGER_ARMED, {names.DUE_IN: event.due_at - event.at}, step.ns(event.at))
 
     def _trigger_late(self, event: TriggerLate) -> None:
@@ -229,11 +230,9 @@ class Tracing:
 
     def _committed(self, event: Committed) -> None:
         if (step := self._steps.get(event.step_id)) is not None:
-            said: dict[str, Any] = {
-                names.TARGET: event.attempt.target.name,
-                names.NUMBER: event.attempt.number,
-                names.BY_CLAIM: event.by_claim,
-            }
+            said: dict[str, Any] = {names.NUMBER: event.attempt.number}
+            if event.by_claim:
+                said[names.BY_CLAIM] = True
             step.span.add_event(names.COMMIT, said, step.ns(event.at))
 
     def _step_ended(self, event: StepEnded) -> None:
@@ -241,7 +240,9 @@ class Tracing:
         if step is None:
             return
         span, outcome = step.span, outcome_of(event)
-        said: dict[str, Any] = {names.OUTCOME: outcome, names.LAUNCHED: event.launched, names.HEDGES: step.hedges}
+        said: dict[str, Any] = {names.OUTCOME: outcome, names.LAUNCHED: event.launched}
+        if step.hedges:
+            said[names.HEDGES] = step.hedges
         if event.winner is not None:
             said[names.WINNER] = event.winner.target.name
         if step.refused and not step.hedges:
@@ -271,8 +272,9 @@ class Tracing:
         self._due(step, attempt.role, event.at)
         described = self._describe(attempt.target.name)
         attributes = self._of_attempt(attempt, event.key, described)
-        attributes[names.TRIGGER_DELAY] = attempt.started_at - step.started_at
         links: list[Link] = []
+        if attempt.role is not Role.PRIMARY:
+            attributes[names.TRIGGER_DELAY] = attempt.started_at - step.started_at
         if attempt.role is Role.HEDGE and step.primary is not None:
             step.hedges += 1
             links.append(Link(step.primary, {names.LINK: "hedge_of"}))
@@ -293,13 +295,13 @@ class Tracing:
     def _of_attempt(self, attempt: Attempt, key: StepKey, described: Described) -> dict[str, Any]:
         target = attempt.target
         attributes: dict[str, Any] = {
-            names.NODE: key.node,
             names.TARGET: target.name,
-            names.DOMAIN: target.domain,
             names.ROLE: str(attempt.role),
             names.NUMBER: attempt.number,
             names.ATTEMPT_ID: attempt.id,
         }
+        if len(target.domain) > 1:  # else it is the target's name
+            attributes[names.DOMAIN] = "/".join(target.domain)
         if attempt.deadline < FOREVER:
             attributes[names.DEADLINE_LEFT] = attempt.deadline - attempt.started_at
         if key.model:
@@ -315,21 +317,13 @@ class Tracing:
                 attributes[names.SERVER_PORT] = described.port
         return attributes
 
-    def _first_token(self, event: FirstToken) -> None:
-        if (known := self._known(event, event.attempt)) is not None:
-            known[1].span.add_event(names.FIRST_TOKEN, None, known[0].ns(event.at))
-
     def _cancel_sent(self, event: CancelSent) -> None:
-        if (known := self._known(event, event.attempt)) is not None:
-            step, open_ = known
-            open_.cancelled_at = event.at
-            open_.span.set_attribute(names.CAUSE, event.cause)
-            open_.span.add_event(names.CANCEL_SENT, {names.CAUSE: event.cause}, step.ns(event.at))
-
-    def _known(self, event: Event, attempt: Attempt) -> tuple[_Step, _Attempt] | None:
         step = self._steps.get(event.step_id)
-        open_ = None if step is None else step.attempts.get(attempt.id)
-        return None if step is None or open_ is None else (step, open_)
+        open_ = None if step is None else step.attempts.get(event.attempt.id)
+        if step is not None and open_ is not None:
+            open_.cancelled_at = event.at
+            open_.cause = event.cause
+            open_.span.add_event(names.CANCEL_SENT, None, step.ns(event.at))
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         step = self._steps.get(event.step_id)
@@ -342,11 +336,13 @@ class Tracing:
             said[names.TTFT] = event.latency
             if event.key.model:
                 said[names.FIRST_CHUNK] = event.latency
-            said[names.DECODE] = event.at - event.attempt.started_at - event.latency
+            decode = event.at - event.attempt.started_at - event.latency
+            if decode > 0:
+                said[names.DECODE] = decode
         if receipt.phase:
             said[names.PHASE] = receipt.phase
         if open_.cancelled_at is not None:
-            said[names.CANCEL_TO_END] = event.at - open_.cancelled_at
+            said[names.CAUSE] = open_.cause
             if receipt.released is not None:
                 said[names.CANCEL_TO_RELEASE] = receipt.released - open_.cancelled_at
                 span.add_event(names.RELEASED, None, step.ns(receipt.released))
