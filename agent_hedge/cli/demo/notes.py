@@ -116,5 +116,5 @@ class Notebook:
             step = self._steps[event.step_id]
             if step.counted and len(step.attempts) < 2:
                 self.triggers.append(event.due_at - step.started)
-        elif isinstance(event, AttemptRefused) and event.role is Role.HEDGE:
-            self.refused[event.reason] += self._steps[event.step_id].counted
+        elif isinstance(event, AttemptRefused) and event.role is Role.HEDGE and self._steps[event.step_id].counted:
+            self.refused[event.reason] += 1

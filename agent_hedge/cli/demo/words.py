@@ -72,7 +72,7 @@ def learning(setting: Setting) -> str:
     if setting.mode != "on":
         return f"{learnt}. Hedging is switched {setting.mode} by AGENT_HEDGE_MODE."
     armed = "" if trigger is None else f"; a hedge was then due after {trigger:.2f} s (median)"
-    refused = ", ".join(f"{count} ({reason})" for reason, count in sorted(notes.refused.items()) if count)
+    refused = ", ".join(f"{count} ({reason})" for reason, count in sorted(notes.refused.items()))
     return f"{learnt}{armed}. " + (f"Hedges refused: {refused}." if refused else "No hedge was refused.")
 
 

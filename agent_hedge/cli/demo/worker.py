@@ -92,7 +92,8 @@ class Client:
 
     async def work(self) -> PolicyNotes:
         """Learn where the policy learns, then make the runs; return the notes."""
-        job, notebook = self._job, Notebook(job.learn)
+        job = self._job
+        notebook = Notebook(job.learn)
         policies: dict[str, HedgePolicy] = {
             "none": Never(),
             "fixed": Fixed(FIXED_S / job.compression),
