@@ -44,6 +44,11 @@ class RaceView(Protocol):
     @property
     def effect(self) -> Effect: ...
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, estimated; 0: not known."""
+        ...
+
+    @property
     def now(self) -> float: ...
     @property
     def started_at(self) -> float: ...
@@ -138,7 +143,10 @@ class Permit(Protocol):
 
 
 class Gate(Protocol):
-    """May this attempt start? Asked for every attempt; a primary can only be refused by its deadline."""
+    """May this attempt start? Asked for every attempt; a primary can only be refused by its deadline.
+
+    A gate whose class says `extras_only = True` has nothing to say to a primary, nor to hear of it, and is not asked.
+    """
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused: ...
 
@@ -269,6 +277,11 @@ class RunView(Protocol):
         """Return a dispatch that a later gate refused."""
         ...
 
+    def spend(self, tokens: int, cost: float | None) -> Refused | None:
+        """Take what a hedge will read from the caps of the run, in estimated tokens and in money."""
+        ...
+
+    def unspend(self, tokens: int, cost: float | None) -> None: ...
     def begin(self, step: object, now: float) -> float | None:
         """Hear that a step's primary starts; return the seconds since the last first token of a sequential run."""
         ...
@@ -308,8 +321,20 @@ class RunRecord(Protocol):
         ...
 
     def give_back(self) -> None: ...
+    def paused(self) -> None:
+        """Hear that the run waits for a person: its clock stands still."""
+        ...
+
+    def resumed(self) -> None:
+        """Hear that the person has answered: its clock goes on."""
+        ...
+
     def end(self) -> None:
-        """The run is over: a resume under its key starts afresh."""
+        """Hear that the run is over: a resume under its key starts afresh."""
+        ...
+
+    def close(self) -> None:
+        """Hear that this process is done with the run, for now or for good."""
         ...
 
 

@@ -187,8 +187,8 @@ class Race:
         "_claimed", "_commands", "_due", "_elected", "_legs", "_lock", "_observed", "_rearms", "_recover_at",
         "_settled", "_spoken", "_step_id", "_unfinished", "barred", "candidates", "chooser", "commit_on_token",
         "deadline", "effect", "effect_key", "excluded", "fleet", "gates", "hedges", "in_flight", "key",
-        "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "plans", "policy", "run",
-        "stalled", "started_at", "state", "wake_at", "winner",
+        "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "plans", "policy",
+        "primary_gates", "prompt_tokens", "run", "stalled", "started_at", "state", "wake_at", "winner",
     )  # fmt: skip
 
     def __init__(
@@ -201,11 +201,13 @@ class Race:
         latency: LatencyBook,
         fleet: FleetView,
         gates: Sequence[Gate] = (),
+        primary_gates: Sequence[Gate] | None = None,
         run: RunView | None = None,
         plans: PlanView | None = None,
         effect: Effect = Effect.UNKNOWN,
         effect_key: str | None = None,
         barred: Refused | None = None,
+        prompt_tokens: int = 0,
         deadline: float = math.inf,
         commit_on_token: bool = False,
         max_attempts: int = MAX_ATTEMPTS,
@@ -219,11 +221,14 @@ class Race:
         self.latency = latency
         self.fleet = fleet
         self.gates = gates
+        self.primary_gates = gates if primary_gates is None else primary_gates
+        """Those of `gates` that a primary has to ask: the others let every primary pass, which takes time, too."""
         self.run = run
         self.plans = plans
         self.effect = effect
         self.effect_key = effect_key
         self.barred = barred
+        self.prompt_tokens = prompt_tokens
         self.deadline = deadline
         self.commit_on_token = commit_on_token
         self.max_attempts = max_attempts
@@ -477,7 +482,7 @@ class Race:
             return self._refuse(role, Refused(Reason.PUSHBACK))
         attempt = Attempt(len(self._legs), role, choice.target, now, self.deadline, self.effect_key, getrandbits(64))  # type: ignore[union-attr]
         permits: list[Permit] = []
-        for gate in self.gates:
+        for gate in self.primary_gates if role is _PRIMARY else self.gates:
             answer = gate.admit(attempt, self)
             if answer is PASS:
                 continue

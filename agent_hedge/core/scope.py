@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import HedgePolicy, Refused
+from agent_hedge.core.ports import HedgePolicy, Refused, RunRecord
 from agent_hedge.core.step import Attempt, Certainty, Place, Role, Usage
 
 RECOVERY_SHARE = 0.2
@@ -35,7 +35,9 @@ def rail(steps: int, share: float) -> int:
 class Run:
     """One run: one absolute deadline and two purses, shared by all of its steps in any task or thread.
 
-    `deadline` is an instant on `clock`; `extra_attempts` counts hedges. Implements the `RunView` port.
+    `deadline` is an instant on `clock`; `extra_attempts` counts hedges. `tokens` (estimated prompt tokens) and `cost`
+    (money) cap what the hedges may take together; None: no cap. `record` keeps the run in a store. Implements the
+    `RunView` port.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Run:
         parent: Run | None = None,
         declared_steps: int | None = None,
         graph: str = "",
+        tokens: int | None = None,
+        cost: float | None = None,
     ) -> None:
         self.key = key
         self.declared_steps = declared_steps
@@ -65,6 +69,12 @@ class Run:
         self.priority = priority
         self.parent = parent
         self.opened_at = clock()
+        self.record: RunRecord | None = None
+        self._left_at_pause: float | None = None
+        self.tokens = tokens
+        self.cost = cost
+        self.tokens_used = 0
+        self.cost_used = 0.0
         self.steps = 0
         self.extra_attempts_used = 0
         self.recoveries_used = 0
@@ -77,14 +87,52 @@ class Run:
     @property
     def remaining(self) -> float:
         """Seconds to the deadline (`math.inf` without one), never negative."""
+        if self._left_at_pause is not None:
+            return self._left_at_pause
         return max(0.0, self.deadline - self.clock())
 
-    def begin_step(self) -> None:
-        """Count one logical request; it feeds the purse of recoveries."""
+    def begin_step(self, resumed: bool | None = None) -> None:
+        """Count one logical request; it feeds the purse of recoveries. `resumed`: whether its graph was, if known."""
+        if self.record is not None:
+            self.record.begin(resumed)
         with self._lock:
             self.steps += 1
         if self.parent:
-            self.parent.begin_step()
+            self.parent.begin_step(resumed)
+
+    def pause(self) -> None:
+        """Stop the clock: the run waits for a person."""
+        if self._left_at_pause is None:
+            self._left_at_pause = self.remaining
+            if self.record is not None:
+                self.record.paused()
+
+    def go_on(self) -> None:
+        """Start the clock again where it was stopped."""
+        if self._left_at_pause is not None:
+            self.deadline, self._left_at_pause = self.clock() + self._left_at_pause, None
+            if self.record is not None:
+                self.record.resumed()
+
+    def take_over(self, *, generation: int, deadline: float, extra_attempts: int | None, sticky_target: str) -> None:
+        """Become that generation of the run: with its deadline (an instant on `clock`), its purse, its place."""
+        self.generation = generation
+        self.deadline = min(deadline, self.parent.deadline) if self.parent else deadline
+        if extra_attempts is not None:
+            self.extra_attempts = extra_attempts
+        self.sticky_target = sticky_target or self.sticky_target
+
+    def count_earlier(self, *, steps: int, hedges: int, recoveries: int) -> None:
+        """Add what this generation has used before, elsewhere."""
+        with self._lock:
+            self.steps += steps
+            self.extra_attempts_used += hedges
+            self.recoveries_used += recoveries
+
+    def end(self) -> None:
+        """Say that the run is over: whatever comes under its key starts the next generation, a resume too."""
+        if self.record is not None:
+            self.record.end()
 
     def begin(self, step: object, now: float) -> float | None:
         """Hear that a step's primary starts; return the seconds since the last first token.
@@ -108,29 +156,75 @@ class Run:
         """Take one extra dispatch from the purse of its role; return `RUN_BUDGET` when that purse is empty."""
         if self.parent and (refused := self.parent.take(role, now)):
             return refused
+        refused = Reason.RUN_BUDGET
         with self._lock:
             if role is Role.HEDGE and self.extra_attempts_used < self.extra_attempts:
-                self.extra_attempts_used += 1
-                return None
+                refused = None if self.record is None else self.record.take()
+                if refused is None:
+                    self.extra_attempts_used += 1
+                    return None
             if role is Role.RECOVERY and self.recoveries_used < RECOVERY_SHARE * self.steps + RECOVERY_FLOOR:
                 self.recoveries_used += 1
                 return None
         if self.parent:
             self.parent.give_back(role)
-        return Reason.RUN_BUDGET
+        return refused
+
+    def spend(self, tokens: int, cost: float | None) -> Refused | None:
+        """Take what a hedge will read, in estimated prompt tokens and in money (None: it has no price).
+
+        Refused where a cap would be passed, and where a cap is set and the size or the price is not known.
+        """
+        if self.parent and (refused := self.parent.spend(tokens, cost)):
+            return refused
+        with self._lock:
+            refused = self._passes(tokens, cost)
+            if refused is None:
+                self.tokens_used += tokens
+                self.cost_used += cost or 0.0
+                return None
+        if self.parent:
+            self.parent.unspend(tokens, cost)
+        return refused
+
+    def _passes(self, tokens: int, cost: float | None) -> Refused | None:
+        if self.tokens is not None:
+            if not tokens:
+                return Refused(Reason.TOKENS, "prompt size unknown")
+            if self.tokens_used + tokens > self.tokens:
+                return Refused(Reason.TOKENS, f"{self.tokens_used} of {self.tokens} used, {tokens} wanted")
+        if self.cost is not None:
+            if not tokens or cost is None:
+                return Refused(Reason.COST, "price unknown" if tokens else "prompt size unknown")
+            if self.cost_used + cost > self.cost:
+                return Refused(Reason.COST, f"{self.cost_used:.6g} of {self.cost:.6g} used, {cost:.6g} wanted")
+        return None
+
+    def unspend(self, tokens: int, cost: float | None) -> None:
+        """Return what a hedge that was never sent would have read."""
+        with self._lock:
+            self.tokens_used -= tokens
+            self.cost_used -= cost or 0.0
+        if self.parent:
+            self.parent.unspend(tokens, cost)
 
     def give_back(self, role: Role) -> None:
         """Return a dispatch that a later gate refused."""
         with self._lock:
             if role is Role.HEDGE:
                 self.extra_attempts_used -= 1
+                if self.record is not None:
+                    self.record.give_back()
             elif role is Role.RECOVERY:
                 self.recoveries_used -= 1
         if self.parent:
             self.parent.give_back(role)
 
     def report(self) -> dict[str, object]:
-        """Return what the run has used so far; times in seconds."""
+        """Return what this generation of the run has used so far; times in seconds (`elapsed_s`: of this scope).
+
+        `tokens_used` and `cost_used` are what hedges had to read: estimated prompt tokens, money at full input price.
+        """
         return {
             "key": self.key,
             "generation": self.generation,
@@ -140,6 +234,8 @@ class Run:
             "extra_attempts": self.extra_attempts,
             "extra_attempts_used": self.extra_attempts_used,
             "recoveries_used": self.recoveries_used,
+            "tokens_used": self.tokens_used,
+            "cost_used": self.cost_used,
         }
 
 

@@ -71,6 +71,7 @@ class Lane:
         self.latency = latency
         self.fleet = fleet
         self.gates = gates
+        self._primary_gates = tuple(gate for gate in gates if not getattr(gate, "extras_only", False))
         self.forced_policy = forced_policy
         self.forced_gates = forced_gates
         self.funnel = funnel
@@ -99,15 +100,17 @@ class Lane:
         key: StepKey | None = None,
         *,
         effect: Effect | None = None,
+        prompt_tokens: int = 0,
         after: Race | None = None,
     ) -> Driver[T]:
         """Return a driver for one step on the running loop, not yet started.
 
-        `effect`: of this step alone, where it differs. `after`: the race of the same step whose winner broke (R3).
+        `effect`: of this step alone, where it differs. `prompt_tokens`: its estimated size. `after`: the
+        race of the same step whose winner broke (R3).
         """
         state = self.loops.current()
         return Driver(
-            self.race(state.spawner.now, key or self.key, effect or self.effect, after),
+            self.race(state.spawner.now, key or self.key, effect or self.effect, after, prompt_tokens),
             call,
             spawner=state.spawner,
             reaper=state.reaper,
@@ -116,12 +119,18 @@ class Lane:
             funnel=self.funnel,
         )
 
-    def race(self, now_of: Callable[[], float], key: StepKey, effect: Effect, after: Race | None = None) -> Race:
+    def race(
+        self,
+        now_of: Callable[[], float],
+        key: StepKey,
+        effect: Effect,
+        after: Race | None = None,
+        prompt_tokens: int = 0,
+    ) -> Race:
         """Return the race of one step, not yet started; `now_of` is the clock of whoever will drive it."""
-        run = self.run_of()
+        run, context = self.run_of(), self.context_of()
         if run is not None and after is None:
-            run.begin_step()
-        context = self.context_of()
+            run.begin_step(None if context is None else context.resumed)
         policy, barred = self.nodes.get(key.node, self.policy), self.barred
         if context is not None:
             policy = context.policy or policy
@@ -136,10 +145,12 @@ class Lane:
             latency=self.latency,
             fleet=self.fleet,
             gates=self.forced_gates if is_forced else self.gates,
+            primary_gates=None if is_forced else self._primary_gates,
             run=run,
             plans=self.plans,
             effect=effect,
             barred=barred,
+            prompt_tokens=prompt_tokens,
             deadline=self._deadline(run, now_of) if after is None else after.deadline,
             commit_on_token=self.commit_on_token,
             observed=bool(self.funnel),

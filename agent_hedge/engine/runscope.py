@@ -15,16 +15,32 @@ from agent_hedge.core.scope import Run, run_scope
 from agent_hedge.engine.driver import NOBODY
 from agent_hedge.engine.funnel import Around, Funnel
 from agent_hedge.engine.loops import Loops
+from agent_hedge.engine.runbook import Record
 from agent_hedge.errors import HedgeError
 
 
 class RunScope:
-    """What `Hedger.run` returns: ``with`` or ``async with`` it, once. Entering gives the `Run`."""
+    """What `Hedger.run` returns: ``with`` or ``async with`` it, once. Entering gives the `Run`.
+
+    `record`: its place in the store, for which entering waits a moment. `listen` hears what runs inside, where that
+    decides which generation it is; it returns what stops it.
+    """
 
     def __init__(
-        self, run: Run, loops: Loops, portal: Portal, ended: Callable[[Run], None], funnel: Funnel = NOBODY
+        self,
+        run: Run,
+        loops: Loops,
+        portal: Portal,
+        ended: Callable[[Run], None],
+        funnel: Funnel = NOBODY,
+        *,
+        record: Record | None = None,
+        listen: Callable[[Record], Callable[[], None]] | None = None,
     ) -> None:
         self._run = run
+        self._record = record
+        self._listen = listen
+        self._stop_listening: Callable[[], None] | None = None
         self._funnel = funnel
         self._around: Around | None = None
         self._ended = ended
@@ -38,8 +54,15 @@ class RunScope:
         return self._run
 
     def __enter__(self) -> Run:
+        if self._record is not None:
+            self._record.wait()
+        return self._enter()
+
+    def _enter(self) -> Run:
         if self._token is not None:
             raise HedgeError("A run is entered once; open another one for more work.")
+        if self._record is not None and self._listen is not None and self._record.undecided:
+            self._stop_listening = self._listen(self._record)
         self._token = run_scope.set(self._run)
         if self._funnel:
             self._around = self._funnel.around(_started(self._run))
@@ -54,7 +77,9 @@ class RunScope:
             self._join_sync_steps()
 
     async def __aenter__(self) -> Run:
-        return self.__enter__()
+        if self._record is not None and not self._record.loaded:
+            await anyio.to_thread.run_sync(self._record.wait, abandon_on_cancel=True)
+        return self._enter()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -66,6 +91,10 @@ class RunScope:
 
     def _leave(self, error: BaseException | None) -> None:
         assert self._token is not None
+        if self._stop_listening is not None:
+            self._stop_listening()
+        if self._record is not None:
+            self._record.close()
         if error is None:
             self._ended(self._run)
         if self._around is not None:

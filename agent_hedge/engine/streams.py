@@ -142,19 +142,21 @@ async def hedged_stream(
     key: StepKey | None = None,
     *,
     effect: Effect | None = None,
+    prompt_tokens: int = 0,
     told: Callable[[T, Race], object] | None = None,
 ) -> AsyncGenerator[T, None]:
     """Race `source` and yield the winner's items, its prelude included, as they come.
 
-    `effect` is this step's, where it differs from the lane's; `told` is shown the first item before the caller is, with
-    the race it came from.
+    `effect` is this step's, where it differs from the lane's; `prompt_tokens` its estimated size; `told` is
+    shown the first item before the caller is, with the race it came from.
 
     An error of the winner after its first meaningful item is raised where it stands: nothing is spliced in (R3).
     Closing this generator cancels and joins every attempt.
     """
     spawner = lane.loops.current().spawner
     pipes: dict[int, Pipe[T]] = {}
-    driver = lane.driver(stream_call(source, first, pipes, spawner), key=key, effect=effect)
+    call = stream_call(source, first, pipes, spawner)
+    driver = lane.driver(call, key=key, effect=effect, prompt_tokens=prompt_tokens)
     try:
         await driver.until_committed()
         if driver.committed is not None:

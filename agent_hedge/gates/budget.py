@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from typing import NamedTuple
 
 from agent_hedge.core.events import Reason
@@ -51,7 +52,8 @@ class FleetBudget:
 
     `share`: hedges per logical request in the last `window` seconds (a ratio); `floor`: hedges allowed in that time
     whatever the traffic; `burst`: what the bucket holds. `recoveries`: per logical request (a ratio), plus
-    `recoveries_per_minute`. Raises `ConfigurationError` for values that cannot be meant.
+    `recoveries_per_minute`. `cost`: money that hedges may take in `window` seconds (see `CapGate`). Raises
+    `ConfigurationError` for values that cannot be meant.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class FleetBudget:
         window: float = 3600.0,
         recoveries: float = 0.2,
         recoveries_per_minute: int = 10,
+        cost: float | None = None,
     ) -> None:
         self.share = _ratio("share", share)
         self.floor = _count("floor", floor, least=0)
@@ -70,6 +73,9 @@ class FleetBudget:
         self.window = _seconds("window", window)
         self.recoveries = _ratio("recoveries", recoveries)
         self.recoveries_per_minute = _count("recoveries_per_minute", recoveries_per_minute, least=0)
+        self.cost = _money("cost", cost)
+        self._spent: deque[tuple[float, float]] = deque()
+        self._spent_in_all = 0.0
         keep = math.ceil(self.window)
         self._share = round(share * _WHOLE)
         self._recovery_share = round(recoveries * _WHOLE)
@@ -109,6 +115,28 @@ class FleetBudget:
                 run.give_back(role)
             return granted
         return _Grant(self, role, granted, run)
+
+    def spend(self, cost: float | None, now: float) -> Refused | None:
+        """Take the money of one hedge (None: it has no price); refused where the cap would be passed."""
+        if self.cost is None:
+            return None
+        if cost is None:
+            return Refused(Reason.COST, "price or prompt size unknown")
+        with self._lock:
+            while self._spent and self._spent[0][0] <= now - self.window:
+                self._spent_in_all -= self._spent.popleft()[1]
+            if self._spent_in_all + cost > self.cost:
+                return Refused(Reason.COST, f"{self._spent_in_all:.6g} of {self.cost:.6g} used, {cost:.6g} wanted")
+            self._spent.append((now, cost))
+            self._spent_in_all += cost
+        return None
+
+    def unspend(self, cost: float | None, at: float) -> None:
+        """Give back what was taken at that instant for a hedge that was never sent."""
+        with self._lock:
+            if cost is not None and (at, cost) in self._spent:
+                self._spent.remove((at, cost))
+                self._spent_in_all -= cost
 
     def counts(self, now: float) -> BudgetCounts:
         """Return what has been counted up to `now`."""
@@ -172,6 +200,14 @@ def _count(name: str, value: object, *, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{name} must be a whole number >= {least}, got {value!r}")
     return value
+
+
+def _money(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ConfigurationError(f"{name} must be a finite amount >= 0, got {value!r}")
+    return float(value)
 
 
 def _seconds(name: str, value: object) -> float:

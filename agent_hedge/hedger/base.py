@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import anyio.to_thread
 
 from agent_hedge.core.classify import classify
-from agent_hedge.core.ports import Classifier, Codec, Gate, HedgePolicy, Observer, Refused, Stores
+from agent_hedge.core.ports import Classifier, Codec, Gate, HedgePolicy, Observer, Refused
 from agent_hedge.core.scope import Run, StepContext, run_scope, step_scope
 from agent_hedge.core.step import Effect, StepKey
 from agent_hedge.engine.background import Background
@@ -22,6 +22,7 @@ from agent_hedge.engine.loops import Loops
 from agent_hedge.engine.spawn import TrioSpawner, clock_of, in_trio
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.gates import (
+    CapGate,
     ControlGate,
     DeadlineGate,
     DrainGate,
@@ -32,6 +33,7 @@ from agent_hedge.gates import (
     Meter,
     ModeGate,
     Modes,
+    StoreGate,
 )
 from agent_hedge.hedger.observing import Observing
 from agent_hedge.hedger.settings import (
@@ -42,16 +44,19 @@ from agent_hedge.hedger.settings import (
     checked_policy,
     checked_seconds,
 )
+from agent_hedge.hedger.shared import Shared
 from agent_hedge.latency import LatencyBook
 from agent_hedge.observers.accounting import Accounts
 from agent_hedge.planning.planner import Planner
 from agent_hedge.planning.price import Price
 from agent_hedge.policies import Fixed, Planned
 from agent_hedge.targets import Independent, Stay, Target, as_targets, places
+from agent_hedge.tools.registry import Registry
 
 if TYPE_CHECKING:
     from agent_hedge.adapters.langgraph.adapter import GraphAdapter
     from agent_hedge.adapters.langgraph.guard import Guard
+    from agent_hedge.stores.sql import Store
 
 
 class Base:
@@ -59,7 +64,7 @@ class Base:
 
     def __init__(
         self,
-        store: str | None = None,
+        store: Store | None = None,
         *,
         policy: HedgePolicy | None = None,
         budget: FleetBudget | None = None,
@@ -80,12 +85,9 @@ class Base:
         serde: Codec | None = None,
         schema: str | None = None,
     ) -> None:
-        check_store(store)
+        check_store(store, schema)
         if on_in_doubt not in ("raise", "interrupt"):
             raise ConfigurationError(f"on_in_doubt must be 'raise' or 'interrupt', got {on_in_doubt!r}")
-        self._store = store
-        self._schema = schema
-        self._opened_stores: Stores | None = None
         self._ledger_settings: dict[str, Any] = {"codec": serde, "keep_results": results}
         self._on_in_doubt: Literal["raise", "interrupt"] = on_in_doubt
         self._tool_guard: Guard | None = None
@@ -107,14 +109,16 @@ class Base:
         self._chooser = Independent(self._health, sticky=stay)
         self._loops = Loops()
         self._background = Background()
+        self._shared = Shared(store, schema, background=self._background, modes=self.modes, health=self._health)
+        self._shared.on_change = self._registry_changed
         self._targets: dict[str, Target[Any]] = {}
         self._observing = Observing(
             checked_observers(observers),
             accounting=accounting,
             telemetry=telemetry,
             headers=headers,
-            store=store,
-            steps=lambda: self._stores.steps,
+            store=None if store is None else str(getattr(store, "url", store)),  # an engine by its address
+            steps=lambda: self._shared.stores.steps,
             portal=self._background,
             price=self._price,
             readings=self._readings,
@@ -123,8 +127,10 @@ class Base:
         self._trio: Any = None
         self._nursery: Any = None
         self._looks: tuple[Gate, ...] = (DeadlineGate(), EffectGate(), ModeGate(self.modes))
+        heard: tuple[Gate, ...] = () if store is None else (StoreGate(self._shared.rounds.silence),)
         self.planner = self._plan()
-        self._takes: tuple[Gate, ...] = (self._health, self.budget, ControlGate(self.modes), Meter(self._fleet), stay)
+        taking = (self.budget, CapGate(self._price, self.budget), ControlGate(self.modes), Meter(self._fleet), stay)
+        self._takes: tuple[Gate, ...] = (*heard, self._health, *taking)
         if self.planner is not None:
             self._takes += (self.planner,)
         self._keys: dict[tuple[StepKey, str], None] = {}
@@ -161,11 +167,15 @@ class Base:
         yield "agent_hedge.attempts.abandoned", float(self._loops.abandoned), {}
 
     @property
-    def _stores(self) -> Stores:
-        with self._making:
-            if self._opened_stores is None:
-                self._opened_stores = stores_of(self._store, self._schema)
-            return self._opened_stores
+    def registry(self) -> Registry:
+        """What is known of tools: `declare` and `annotate` them here, ask for an `effect`."""
+        self._shared.rounds.ensure()
+        return self._shared.registry
+
+    async def _registry_changed(self) -> None:
+        """Judge the graphs that were shown anew: what an operator says counts without a restart."""
+        if self._graph_adapter is not None:
+            await anyio.to_thread.run_sync(self._graph_adapter.graphs.judge_again)
 
     def lane(self, key: StepKey, targets: Iterable[Target[Any] | str], *, effect: Effect) -> Lane:
         """Return a lane with this hedger's settings: for adapters and simulators, which drive races themselves."""
@@ -187,6 +197,7 @@ class Base:
         run_of: Callable[[], Run | None] = run_scope.get,
         nodes: Mapping[str, HedgePolicy] | None = None,
     ) -> Lane:
+        self._shared.rounds.ensure()
         for target in targets:
             self._targets.setdefault(target.name, target)
             self._keys[key, target.name] = None
@@ -221,8 +232,7 @@ class Base:
     def close(self) -> None:
         """Close the store and stop the background loop; open calls of it are cancelled. The hedger stays usable."""
         self._observing.close()
-        if self._opened_stores is not None and self._background.running:
-            self._background.call(self._opened_stores.close)
+        self._shared.close()
         self._background.close()
 
     async def aclose(self) -> None:
@@ -262,13 +272,3 @@ def running_clock() -> Callable[[], float]:
         return clock_of(asyncio.get_running_loop())
     except RuntimeError:
         return time.monotonic
-
-
-def stores_of(store: str | None, schema: str | None) -> Stores:
-    if store is None:
-        from agent_hedge.stores.memory import memory_stores
-
-        return memory_stores()
-    from agent_hedge.stores.sql import sql_stores
-
-    return sql_stores(store, schema=schema)

@@ -90,10 +90,10 @@ class Graphs(Runs):
         if self._graph_adapter is None:
             from agent_hedge.adapters.langchain.meaning import is_meaningful
             from agent_hedge.adapters.langgraph.adapter import GraphAdapter
-            from agent_hedge.adapters.langgraph.graphs import Unknown
 
             self._graph_adapter = GraphAdapter(
-                effects=getattr(self, "registry", None) or Unknown(),
+                effects=self.registry,
+                spec_of=self._shared.declared,
                 bar=self.bar,
                 open_run=lambda **settings: self.run(**settings).opened,
                 open_lane=self._node_lane,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 from agent_hedge.core.ports import KEY_LIMIT, check_text
 from agent_hedge.core.scope import Run, rail, run_scope
+from agent_hedge.engine.runbook import Record
 from agent_hedge.engine.runscope import RunScope
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.hedger.base import Base, running_clock
-from agent_hedge.hedger.settings import checked_count, checked_seconds
+from agent_hedge.hedger.settings import checked_amount, checked_count, checked_seconds
 
 TYPICAL_STEPS = 20
 """Steps of a run of which nothing is declared or learnt; sets the default purse of hedges (R13)."""
@@ -24,20 +28,37 @@ class Runs(Base):
         extra_attempts: int | None = None,
         steps: int | None = None,
         graph: str = "",
+        tokens: int | None = None,
+        cost: float | None = None,
         tenant: str = "",
         principal: str = "",
         priority: str = "interactive",
+        resume: bool | None = None,
     ) -> RunScope:
         """Open a run: ``async with hedger.run(deadline=30.0) as run`` (a plain ``with`` outside a loop).
 
         Args:
-            key: names the run, for draws and reports.
+            key: names the run, for draws and reports, and for going on with it: a thread's id will do.
             deadline: seconds from now, for all steps together; 0 is already past.
             extra_attempts: hedges of the whole run (default: a rail for the declared `steps`, else for 20).
             steps: how many LLM steps the run will have in all; undeclared, it is learnt from ended runs of `graph`.
+            tokens: prompt tokens that hedges may take together (estimated at four characters a token).
+            cost: money that the prompts of hedges may take together, at the `price` of their targets.
             priority: ``interactive``, or ``batch``, which never hedges.
+            resume: go on with the stored run of this key, or (False) start the next one; see below.
 
         A run inside a run shares the outer one's purses and cannot outlive its deadline.
+
+        **A key names generations**, kept in the store. Leaving the scope stops the clock: what was left of the deadline
+        counts from the next entry. Dying inside stops nothing: the deadline is an instant. A scope with the same key
+        goes on with that generation (deadline, used purses, place) where LangGraph resumes (``Command`` or None as
+        the input), where the process of an open run has died and nothing says otherwise, and while another process
+        runs it (both share its purse). Any other input, or a run said to be over (`Run.end`), starts the next
+        generation, with a deadline and purses of its own. ``resume=True`` goes on with whatever is not over;
+        ``resume=False`` never does. `tokens` and `cost` count in this process.
+
+        Entering waits for the store half a second at most, and no step ever waits: until the store has answered, the
+        run has the deadline it was given and hedges nothing.
         """
         check_text(key, "key", KEY_LIMIT)
         if priority not in ("interactive", "batch"):
@@ -49,6 +70,10 @@ class Runs(Base):
             purse = self.extra_attempts
         if purse is None:
             purse = rail(declared or TYPICAL_STEPS, self.budget.share)
+        if resume is not None and not isinstance(resume, bool):
+            raise ConfigurationError(f"resume must be True, False or None, got {resume!r:.80}")
+        if resume and not key:
+            raise ConfigurationError("resume=True needs the key of the run to go on with")
         clock = running_clock()
         run = Run(
             key,
@@ -61,9 +86,24 @@ class Runs(Base):
             parent=run_scope.get(),
             declared_steps=declared,
             graph=graph,
+            tokens=checked_count("tokens", tokens),
+            cost=None if cost is None else checked_amount("cost", cost),
         )
-        return RunScope(run, self._loops, self._background, self._run_ended, self._funnel)
+        self._shared.rounds.ensure()
+        record = self._shared.runbook.open(run, resume=resume) if key else None
+        return RunScope(
+            run, self._loops, self._background, self._run_ended, self._funnel, record=record, listen=_listen
+        )
 
     def _run_ended(self, run: Run) -> None:
         if self.planner is not None:
             self.planner.ended(run)
+
+
+def _listen(record: Record) -> Callable[[], None]:
+    """Let LangGraph, where it is in use, tell the run whether the first graph inside is resumed."""
+    if "langgraph" not in sys.modules:
+        return lambda: None
+    from agent_hedge.adapters.langgraph.invocation import listen
+
+    return listen(record.see)

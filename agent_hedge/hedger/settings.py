@@ -85,11 +85,16 @@ def widening(recover: type[BaseException] | tuple[type[BaseException], ...]) -> 
     return widened
 
 
-def check_store(store: object) -> None:
+def check_store(store: object, schema: object) -> None:
+    """Refuse a schema without a store, and a URL of something else; the rest is said by the store itself."""
     if store is None:
+        if schema is not None:
+            raise ConfigurationError(f"schema={schema!r:.80} needs a PostgreSQL store; there is none")
         return
     if not isinstance(store, str):
-        raise ConfigurationError(f"store must be a database URL or None, got {store!r:.80}")
+        if not (hasattr(store, "url") or hasattr(store, "drivername")):  # SQLAlchemy's engines and URLs
+            raise ConfigurationError(f"store must be a database URL, an engine or None, got {store!r:.80}")
+        return
     scheme = store.partition("://")[0] if "://" in store else store
     if scheme not in STORE_SCHEMES:
         raise ConfigurationError(f"store has the unknown scheme {scheme!r}; known: {', '.join(STORE_SCHEMES)}")
@@ -132,6 +137,13 @@ def checked_seconds(name: str, seconds: object) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise ConfigurationError(f"{name} must be a finite number of seconds >= 0, got {seconds!r}")
     return float(seconds)
+
+
+def checked_amount(name: str, amount: object) -> float:
+    """Return a finite amount of money >= 0."""
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
+        raise ConfigurationError(f"{name} must be a finite amount >= 0, got {amount!r}")
+    return float(amount)
 
 
 def checked_count(name: str, count: object) -> int | None:

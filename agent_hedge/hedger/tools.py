@@ -80,10 +80,10 @@ class Tools(Base):
                 from agent_hedge.tools.guarded import Guarded
                 from agent_hedge.tools.ledger import Ledger
 
-                ledger = Ledger(self._stores.claims, **self._ledger_settings)
+                ledger = Ledger(self._shared.stores.claims, **self._ledger_settings)
                 self._tool_guard = Guard(
                     Guarded(ledger, self._background),
-                    entries=getattr(self, "registry", None),
+                    entries=self.registry,
                     on_in_doubt=self._on_in_doubt,
                 )
             return self._tool_guard

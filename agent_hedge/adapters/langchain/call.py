@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agent_hedge.adapters.langchain.model import HedgedChatModel
 
 CHARACTERS_PER_TOKEN = 4
-"""A cheap estimate for prompt-size buckets; they are powers of two, so a factor near 1 does not matter."""
+"""A cheap estimate, for prompt-size buckets (powers of two, so a factor near 1 does not matter) and for caps."""
 MAX_KEYS = 1024
 """Step keys remembered per model: nodes times prompt sizes."""
 Attempted = Callable[[ActiveAttempt], Awaitable[Any]]
@@ -41,6 +41,7 @@ class Call:
 
     __slots__ = (
         "_arguments", "_judge", "_lane", "_members", "_messages", "_primary", "_rejected", "_stop", "effect", "key",
+        "prompt_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,7 @@ class Call:
                 characters += len(content)
         context = lane.context_of()
         node = context.node if context is not None and context.node else lane.key.node
+        self.prompt_tokens = max(1, characters // CHARACTERS_PER_TOKEN)
         size = size_bucket(characters // CHARACTERS_PER_TOKEN)
         key = known.get((node, size))
         if key is None:
@@ -151,7 +153,7 @@ class Call:
         """Race the call; a winner that breaks after its first token is replaced by a new race (R3): nobody saw it."""
         if self._judge is not None:
             call = self._judged(call, self._judge)
-        driver: Driver[Any] = lane.driver(call, key=self.key, effect=self.effect)
+        driver: Driver[Any] = lane.driver(call, key=self.key, effect=self.effect, prompt_tokens=self.prompt_tokens)
         broken: list[Exception] = []
         while True:
             race = driver.race
@@ -169,7 +171,9 @@ class Call:
                     if error is first or (race.launched and isinstance(error, DeadlineExceeded)):
                         raise
                     raise first from (AllAttemptsFailed(broken) if len(broken) > 1 else first.__cause__)
-                driver = lane.driver(call, key=self.key, effect=self.effect, after=race)
+                driver = lane.driver(
+                    call, key=self.key, effect=self.effect, prompt_tokens=self.prompt_tokens, after=race
+                )
             else:
                 if result is None:
                     raise ValueError("No generation chunks were returned")  # as a plain model says it

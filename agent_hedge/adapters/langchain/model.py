@@ -134,7 +134,13 @@ class HedgedChatModel(BaseChatModel, _Inside):
             return self._abuffer(messages, stop, **kwargs)
         call = Call(self, messages, stop, kwargs)
         return hedged_stream(
-            self._lanes.first_token, call.stream, is_meaningful, call.key, effect=call.effect, told=call.stamp
+            self._lanes.first_token,
+            call.stream,
+            is_meaningful,
+            call.key,
+            effect=call.effect,
+            prompt_tokens=call.prompt_tokens,
+            told=call.stamp,
         )
 
     async def _abuffer(

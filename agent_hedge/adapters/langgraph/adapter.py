@@ -11,6 +11,7 @@ from langchain_core.runnables import Runnable
 from agent_hedge.adapters.langgraph.face import is_async, is_wrapped
 from agent_hedge.adapters.langgraph.graphs import Graphs, check_bar
 from agent_hedge.adapters.langgraph.inside import HedgedCheck, Surroundings
+from agent_hedge.adapters.langgraph.judge import SpecOf
 from agent_hedge.adapters.langgraph.node import name_of, wrap_model_unit
 from agent_hedge.adapters.langgraph.node_unit import InThread, wrap_node_unit
 from agent_hedge.adapters.langgraph.private import TaskFunction
@@ -39,6 +40,7 @@ class GraphAdapter:
         self,
         *,
         effects: EffectSource,
+        spec_of: SpecOf,
         bar: Bar,
         open_run: OpenRun,
         open_lane: OpenLane,
@@ -46,7 +48,7 @@ class GraphAdapter:
         in_thread: InThread,
         is_meaningful: IsMeaningful,
     ) -> None:
-        self.graphs = Graphs(effects, bar, open_run)
+        self.graphs = Graphs(effects, bar, open_run, spec_of)
         self._effects = effects
         self._bar: Bar = bar
         self._open_lane = open_lane

@@ -10,6 +10,7 @@ from langgraph.graph import StateGraph
 
 from agent_hedge.adapters.langgraph.context import read_context
 from agent_hedge.adapters.langgraph.explain import Graph, explain
+from agent_hedge.adapters.langgraph.judge import SpecOf
 from agent_hedge.adapters.langgraph.report import SEPARATOR, Bar, Explanation, NodeReport
 from agent_hedge.adapters.langgraph.seed import OpenRun, Seeds
 from agent_hedge.core.events import Reason
@@ -22,13 +23,6 @@ UNIT = "unit"
 """The name a single node is explained under."""
 
 
-class Unknown:
-    """An `EffectSource` that has heard of no tool."""
-
-    def effect(self, name: str, namespace: str = "") -> Effect:
-        return Effect.UNKNOWN
-
-
 class Graphs:
     """The graphs a hedger has been shown.
 
@@ -36,8 +30,9 @@ class Graphs:
     graphs that cannot be told apart when they run share the strictest verdict.
     """
 
-    def __init__(self, effects: EffectSource, bar: Bar, open_run: OpenRun) -> None:
+    def __init__(self, effects: EffectSource, bar: Bar, open_run: OpenRun, spec_of: SpecOf | None = None) -> None:
         self._effects = effects
+        self._spec_of = spec_of
         self._bar: Bar = bar
         self._seeds = Seeds(open_run)
         self._shown: dict[int, tuple[Graph, dict[Bar, Explanation]]] = {}
@@ -47,7 +42,7 @@ class Graphs:
 
     def explain(self, graph: Graph, bar: Bar | None = None) -> Explanation:
         """Explain a graph and remember it."""
-        explanation = explain(graph, effects=self._effects, bar=bar or self._bar)
+        explanation = self._explain(graph, bar or self._bar)
         self._shown[id(graph)] = (graph, {explanation.bar: explanation})
         self._verdicts.clear()
         return explanation
@@ -56,7 +51,16 @@ class Graphs:
         """Explain one node on its own."""
         builder: StateGraph[Any, Any, Any, Any] = StateGraph(dict)
         builder.add_node(UNIT, action, input_schema=dict)
-        return explain(builder, effects=self._effects)
+        return self._explain(builder, "unit")
+
+    def judge_again(self) -> None:
+        """Explain every graph that was shown anew, because what is known of tools has changed."""
+        for known_as, (graph, known) in list(self._shown.items()):
+            self._shown[known_as] = graph, {bar: self._explain(graph, bar) for bar in known}
+        self._verdicts.clear()
+
+    def _explain(self, graph: Graph, bar: Bar) -> Explanation:
+        return explain(graph, effects=self._effects, bar=bar, spec_of=self._spec_of)
 
     def report(self, node: str, around: Sequence[str], bar: Bar) -> list[NodeReport]:
         """Return what is known of a node under this name, from every graph shown."""
@@ -80,7 +84,7 @@ class Graphs:
 
     def _reading(self, graph: Graph, known: dict[Bar, Explanation], bar: Bar) -> Explanation:
         if bar not in known:
-            known[bar] = explain(graph, effects=self._effects, bar=bar)
+            known[bar] = self._explain(graph, bar)
         return known[bar]
 
     # --- steps and runs ---------------------------------------------------------------------------------------------

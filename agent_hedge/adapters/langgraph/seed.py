@@ -27,6 +27,8 @@ SETTINGS: Mapping[str, str] = {
     "extra_attempts": "extra_attempts",
     "run_key": "key",
     "steps": "steps",
+    "tokens": "tokens",
+    "cost": "cost",
     "tenant": "tenant",
     "principal": "principal",
     "priority": "priority",
@@ -40,13 +42,12 @@ OpenRun = Callable[..., Run]
 
 
 class _Open:
-    __slots__ = ("control", "paused_at", "run")
+    __slots__ = ("control", "run")
 
     def __init__(self, run: Run, control: object) -> None:
         self.run = run
         self.control = control
         """Kept alive, so that its identity does not come back."""
-        self.paused_at: float | None = None
 
 
 class Seeds:
@@ -73,9 +74,9 @@ class Seeds:
         with self._lock:
             known = self._runs.get(name)
             if known is None or not _goes_on(known, control, resumed):
-                run = self._opened(seed, where)
-                run.generation = 0 if known is None else known.run.generation + 1
-                known = self._runs[name] = _Open(run, control)
+                if known is not None and known.run.record is not None:
+                    known.run.record.close()
+                known = self._runs[name] = _Open(self._opened(seed, where, resumed), control)
             self._runs.move_to_end(name)
             if len(self._runs) > LIMIT:
                 self._runs.popitem(last=False)
@@ -86,15 +87,16 @@ class Seeds:
         with self._lock:
             for known in self._runs.values():
                 if known.run is run:
-                    known.paused_at = run.clock()
+                    run.pause()
 
-    def _opened(self, seed: object, where: str) -> Run:
+    def _opened(self, seed: object, where: str, resumed: bool) -> Run:
         if not isinstance(seed, Mapping):
             raise ConfigurationError(f'{where}["{CARRIER}"] must be a mapping of {_known()}, got {seed!r:.80}')
         if unknown := [str(name) for name in seed if name not in SETTINGS]:
             raise ConfigurationError(f'{where}["{CARRIER}"] knows {_known()}, got {", ".join(unknown):.80}')
         try:
-            return self._open_run(**{SETTINGS[name]: value for name, value in seed.items()})
+            settings = {SETTINGS[name]: value for name, value in seed.items()}
+            return self._open_run(**settings, resume=resumed if settings.get("key") else None)
         except ConfigurationError as error:
             raise ConfigurationError(f'{where}["{CARRIER}"]: {error}') from None
 
@@ -111,9 +113,7 @@ def _goes_on(known: _Open, control: object, resumed: bool) -> bool:
     if not resumed:
         return False
     known.control = control
-    if known.paused_at is not None:
-        known.run.deadline += known.run.clock() - known.paused_at
-        known.paused_at = None
+    known.run.go_on()
     return True
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from agent_hedge.core.ports import RunRow
 
-
 LIMIT = 4096
 """Generations kept; those not touched for longest go first."""
 
