@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 NAMED = re.compile(r"^\s*(?:async )?def test_r(\d\d)_", re.MULTILINE)
 
 RULES = range(1, 22)
-BUILT = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 21})
+BUILT = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21})
 
 
 def named() -> Counter[int]:

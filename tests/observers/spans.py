@@ -18,10 +18,12 @@ class Open(SpanProcessor):
     def __init__(self) -> None:
         self.count = 0
         self.order: list[int] = []
+        self.contexts: dict[str, Any] = {}
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         self.count += 1
         self.order.append(span.context.span_id)
+        self.contexts[span.name] = span.get_span_context()
 
     def on_end(self, span: ReadableSpan) -> None:
         self.count -= 1
@@ -45,6 +47,10 @@ class Backend:
 
     def named(self, prefix: str) -> list[ReadableSpan]:
         return [span for span in self.spans if span.name.startswith(prefix)]
+
+    def open_of(self, name: str) -> Any:
+        """Return the context of the newest span of this name, open or not."""
+        return self.open.contexts[name]
 
     def children(self, parent: ReadableSpan | None) -> list[ReadableSpan]:
         wanted = None if parent is None else parent.context.span_id
