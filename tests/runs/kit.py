@@ -1,0 +1,71 @@
+"""What the tests of runs share: a clock in hand, stores in memory that two "processes" share, a step that hedges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from agent_hedge import Effect, Hedger, current_attempt
+from agent_hedge.core.ports import RunRow
+from agent_hedge.core.scope import Run
+from agent_hedge.engine.runbook import AtOnce, Record, Runbook
+from agent_hedge.stores.memory import MemoryRuns
+from tests.engine.kit import hedger
+
+
+class World:
+    """A store of runs, an epoch, and processes that share both; each process has its own monotonic clock."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+        self.store = MemoryRuns(epoch=lambda: self.now)
+
+    def process(self) -> Process:
+        return Process(self)
+
+    def row(self, key: str = "k") -> RunRow | None:
+        found: list[RunRow | None] = []
+
+        async def load() -> None:
+            found.append(await self.store.load(key))
+
+        AtOnce().start(load)
+        return found[0]
+
+
+class Process:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.offset = 7.0 * id(self) % 1000
+        self.book = Runbook(world.store, AtOnce(), epoch=lambda: world.now)
+
+    def clock(self) -> float:
+        return self.world.now - self.offset
+
+    def open(
+        self, key: str = "k", *, deadline: float = 30.0, extra: int = 3, resume: bool | None = None
+    ) -> tuple[Run, Record]:
+        run = Run(key, clock=self.clock, deadline=self.clock() + deadline, extra_attempts=extra)
+        return run, self.book.open(run, resume=resume)
+
+    def flush(self) -> None:
+        AtOnce().start(self.book.flush)
+
+
+def slow_once(opened: Hedger, seconds: float = 60.0) -> Callable[[], Coroutine[Any, Any, str]]:
+    """Return a step whose primary takes so long and whose hedges answer at once."""
+
+    async def call() -> str:
+        active = current_attempt()
+        assert active is not None
+        await asyncio.sleep(seconds if active.number == 0 else 0.5)
+        return f"from {active.number}"
+
+    wrapped: Callable[[], Coroutine[Any, Any, str]] = opened.wrap(
+        call, key="step", effect=Effect.READ_ONLY, targets=["a", "b"]
+    )
+    return wrapped
+
+
+__all__ = ["Process", "World", "hedger", "slow_once"]
