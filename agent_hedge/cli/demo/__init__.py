@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent_hedge.cli.demo.words import Setting
 
 RUNS = 300
-LIMIT_S = 100.0
+LIMIT_S = 92.0
 """Where nobody asked for a number of runs, none is started after this long: the demo is to end within two minutes."""
 
 

@@ -116,9 +116,9 @@ class Tempo:
     in_flight: int
 
 
-RATE = 90.0
+RATE = 100.0
 """LLM calls a second and policy: three policies at about 4 ms CPU a call leave half of two cores free."""
-IN_FLIGHT = 16
+IN_FLIGHT = 22
 LEAST_MEDIAN_S = 0.05
 """The median first-token time is not compressed below this: there the client's own work would show."""
 

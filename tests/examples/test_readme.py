@@ -1,0 +1,66 @@
+"""The README's Python runs as it stands, and its commands exist."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from agent_hedge.cli.__main__ import main
+from agent_hedge.testing.engine import FakeEngine
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = sorted(set(re.findall(r"agent-hedge ([a-z]+)((?: --[a-z-]+)*)", README)))
+KEYS = {
+    "OPENAI_API_KEY": "none",
+    "AZURE_OPENAI_API_KEY": "none",
+    "AZURE_OPENAI_ENDPOINT": "https://azure.invalid",
+    "OPENAI_API_VERSION": "2025-01-01",
+}
+"""What the providers' packages want to see before they make a client; nothing is called there."""
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
+def test_runs(snippet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    names = asyncio.run(_names_after(compile(snippet, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)))
+    if "answer" in names:
+        assert names["answer"].text
+        assert names["run"].report()["steps"] == 1
+
+
+async def _names_after(code: CodeType) -> dict[str, Any]:
+    async with FakeEngine() as one, FakeEngine() as other:
+        names: dict[str, Any] = {"urls": [one.base_url, other.base_url]}
+        result = eval(code, names)
+        if inspect.isawaitable(result):
+            await result
+    return names
+
+
+@pytest.mark.parametrize(("command", "options"), COMMANDS)
+def test_the_commands_and_their_options_exist(
+    command: str, options: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    said = capfd.readouterr().out
+    for option in options.split():
+        assert option in said
+
+
+def test_the_readme_is_about_this_package_and_no_machine() -> None:
+    assert len(SNIPPETS) == 3
+    assert COMMANDS
+    for word in ("/home/", "/work/", "/tmp/", "localhost", "127.0.0.1", "internal"):
+        assert word not in README
