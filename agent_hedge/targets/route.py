@@ -57,8 +57,10 @@ class _Ride:
 
     def _is_slow(self, target: str, seconds: float) -> bool:
         latency, key, now = self._view.latency, self._view.key, self._view.now
-        median = latency.quantile(key, target, 0.5, now)
         slow = latency.quantile(key, target, SLOW_Q, now)
-        return median is not None and slow is not None and seconds > slow and seconds > SLOW_FACTOR * median
+        if slow is None or seconds <= slow:
+            return False
+        median = latency.quantile(key, target, 0.5, now)
+        return median is not None and seconds > SLOW_FACTOR * median
 
     def settle(self, end: Ended, *, at: float) -> None: ...
