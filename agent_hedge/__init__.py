@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agent_hedge.hedger import Hedger
     from agent_hedge.policies import Fixed, Never, Planned, Quantile
     from agent_hedge.targets import Target
+    from agent_hedge.tools.effect import tool_effect
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "Target",
     "current_attempt",
     "current_run",
+    "tool_effect",
 ]
 
 _HOMES = {
@@ -60,6 +62,7 @@ _HOMES = {
     "Target": "targets",
     "current_attempt": "core.scope",
     "current_run": "core.scope",
+    "tool_effect": "tools.effect",
 }
 
 

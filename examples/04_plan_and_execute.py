@@ -5,8 +5,9 @@ one purse of extra attempts between all steps.
 """
 
 import asyncio
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
@@ -14,7 +15,7 @@ from agent_hedge import Fixed, FleetBudget, Hedger, Target
 from agent_hedge.testing.engine import FakeEngine
 
 STEPS = 20
-SPIKY = "spike:0.02,2.0,0.1"  # 20 ms; one call in ten takes two seconds more
+SPIKY = "stragglers:0.02,0.1,0.1,1.5,2,3"  # 20 ms; one call in ten takes 1.5 to 3 s more
 
 
 class State(TypedDict):
@@ -22,12 +23,12 @@ class State(TypedDict):
     done: list[str]
 
 
-def build(llm) -> StateGraph:
-    async def plan(state: State) -> dict:
+def build(llm: BaseChatModel) -> StateGraph[State]:
+    async def plan(state: State) -> dict[str, Any]:
         await llm.ainvoke("Plan the journey.")
         return {"plan": [f"leg {number}" for number in range(1, STEPS)], "done": []}
 
-    async def execute(state: State) -> dict:
+    async def execute(state: State) -> dict[str, Any]:
         leg = state["plan"][len(state["done"])]
         answer = await llm.ainvoke(f"Do {leg}.")
         return {"done": [*state["done"], f"{leg}: {answer.text[:20]}"]}
@@ -43,7 +44,8 @@ def build(llm) -> StateGraph:
 
 async def main() -> None:
     async with FakeEngine(SPIKY, seed=1) as one, FakeEngine(SPIKY, seed=2) as other:
-        replicas = Target.replicas([one.base_url, other.base_url], ChatOpenAI, model="any", api_key="none")
+        urls = [one.base_url, other.base_url]
+        replicas = Target.replicas(urls, ChatOpenAI, model="any", api_key="none", max_tokens=12)
         hedger = Hedger(policy=Fixed(0.2), budget=FleetBudget(0.2))  # the default policy learns its delay
         graph = build(hedger.chat_model(*replicas)).compile()
         async with hedger, hedger.run(key="journey", deadline=30.0, steps=STEPS) as run:

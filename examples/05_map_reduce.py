@@ -2,8 +2,9 @@
 
 import asyncio
 import operator
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
+from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
@@ -11,7 +12,7 @@ from langgraph.types import Send
 from agent_hedge import Fixed, FleetBudget, Hedger, Target
 from agent_hedge.testing.engine import FakeEngine
 
-SPIKY = "spike:0.02,2.0,0.15"  # 20 ms; three calls in twenty take two seconds more
+SPIKY = "stragglers:0.02,0.1,0.15,1.5,2,3"  # 20 ms; three calls in twenty take 1.5 to 3 s more
 
 
 class State(TypedDict):
@@ -19,8 +20,12 @@ class State(TypedDict):
     summaries: Annotated[list[str], operator.add]
 
 
-def build(llm) -> StateGraph:
-    async def summarise(state: dict) -> dict:
+class Chapter(TypedDict):
+    chapter: int
+
+
+def build(llm: BaseChatModel) -> StateGraph[State]:
+    async def summarise(state: Chapter) -> dict[str, Any]:
         answer = await llm.ainvoke(f"Summarise chapter {state['chapter']}.")
         return {"summaries": [answer.text[:20]]}
 
@@ -35,7 +40,8 @@ def build(llm) -> StateGraph:
 
 async def main() -> None:
     async with FakeEngine(SPIKY, seed=1) as one, FakeEngine(SPIKY, seed=2) as other:
-        replicas = Target.replicas([one.base_url, other.base_url], ChatOpenAI, model="any", api_key="none")
+        urls = [one.base_url, other.base_url]
+        replicas = Target.replicas(urls, ChatOpenAI, model="any", api_key="none", max_tokens=12)
         hedger = Hedger(policy=Fixed(0.2), budget=FleetBudget(0.2))
         graph = build(hedger.chat_model(*replicas)).compile()
         async with hedger, hedger.run(deadline=20.0, extra_attempts=3) as run:

@@ -5,8 +5,9 @@ very draft that was shown. The clock of the run stands still while the human thi
 """
 
 import asyncio
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from langchain_core.runnables import RunnableConfig
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
@@ -27,12 +28,12 @@ async def main() -> None:
         hedger = Hedger(policy=Fixed(0.2))
         llm = hedger.chat_model(*replicas)
 
-        async def write(state: State) -> dict:
+        async def write(state: State) -> dict[str, Any]:
             answer = await llm.ainvoke("Write to the landlord.")
             print(f"written by {answer.response_metadata['agent_hedge']['target']}")
             return {"draft": answer.text}
 
-        def send(state: State) -> dict:
+        def send(state: State) -> dict[str, Any]:
             decision = interrupt({"send this?": state["draft"][:20]})
             return {"sent": decision}
 
@@ -40,7 +41,8 @@ async def main() -> None:
         builder.add_sequence([("write", write), ("send", send)])
         builder.add_edge(START, "write")
         graph = hedger.wrap_graph(builder).compile(checkpointer=InMemorySaver())
-        config = {"configurable": {"thread_id": "1", "agent_hedge": {"run_key": "letter", "deadline_s": 30}}}
+        run = {"run_key": "letter", "deadline_s": 30}  # where no code can open a run, configuration does
+        config: RunnableConfig = {"configurable": {"thread_id": "1", "agent_hedge": run}}
         async with hedger:
             paused = await graph.ainvoke({"draft": "", "sent": ""}, config)
             print(f"a human is asked: {paused['__interrupt__'][0].value}")

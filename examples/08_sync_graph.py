@@ -3,7 +3,7 @@
 The race of a sync call runs on the hedger's background loop; the caller's thread only waits.
 """
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, StateGraph
@@ -24,7 +24,7 @@ def main() -> None:
         hedger = Hedger(policy=Fixed(0.2))
         llm = hedger.chat_model(*replicas)
 
-        def answer(state: State) -> dict:
+        def answer(state: State) -> dict[str, Any]:
             message = llm.invoke(state["question"])
             return {"answer": message.text, "target": message.response_metadata["agent_hedge"]["target"]}
 
