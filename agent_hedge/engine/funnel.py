@@ -27,7 +27,12 @@ class Funnel:
         self._logged: set[str] = set()
 
     def __bool__(self) -> bool:
-        return self._always or any(not observer.idle for observer in self.observers)  # type: ignore[attr-defined]
+        if self._always:
+            return True
+        for observer in self.observers:  # noqa: SIM110 - every call passes here, and a generator costs 0.6 us
+            if not observer.idle:  # type: ignore[attr-defined]
+                return True
+        return False
 
     def tell(self, event: Event) -> list[AbstractContextManager[object]]:
         """Let every observer hear the event; return the context managers they gave."""

@@ -17,6 +17,8 @@ _DRAINING = Refused(Reason.DRAINING)
 class DrainGate:
     """Refuses hedges while the graph around the step drains. Asked when the hedge is due, not when the step begins."""
 
+    extras_only = True
+
     def __init__(self, context_of: Callable[[], StepContext | None]) -> None:
         self._context_of = context_of
 

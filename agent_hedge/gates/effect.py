@@ -18,6 +18,8 @@ class EffectGate:
     it stops hedges, whose loser would run beside the winner, and leaves a failed read-only step its second try.
     """
 
+    extras_only = True
+
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
         role = attempt.role
         if role is _PRIMARY:

@@ -120,6 +120,8 @@ class Modes:
 class ModeGate:
     """Refuses hedges where hedging is off, for batch runs, and for runs outside the `share`. Stands early."""
 
+    extras_only = True
+
     def __init__(self, modes: Modes) -> None:
         self._modes = modes
 
@@ -144,6 +146,8 @@ class ControlGate:
 
     Placed so, what it refuses is what would have been dispatched, which is what makes the comparison fair.
     """
+
+    extras_only = True
 
     def __init__(self, modes: Modes) -> None:
         self._modes = modes
