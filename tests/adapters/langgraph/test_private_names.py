@@ -7,11 +7,19 @@ from typing import Any
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, before_model, wrap_model_call
 from langchain.chat_models import init_chat_model
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import task
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel._messages import StreamMessagesHandler
+from langgraph.pregel.protocol import StreamProtocol
+from langgraph.runtime import Runtime
 
 from agent_hedge.adapters.langgraph import private
+from agent_hedge.adapters.langgraph.attempt import COUNTERS
 from tests.adapters.langgraph import sample_graphs as samples
 
 
@@ -99,3 +107,75 @@ def test_middleware_is_still_told_by_its_base_class() -> None:
 def test_a_configurable_model_is_still_told_by_its_class_name() -> None:
     advice = "look at init_chat_model: the reason would read 'runnable' instead of 'configurable'; it stays barred"
     assert type(init_chat_model(configurable_fields="any")).__name__ == private.CONFIGURABLE_MODEL, advice
+
+
+def test_a_nodes_configuration_still_holds_what_a_race_replaces() -> None:
+    seen: dict[str, Any] = {}
+
+    def look(state: Any, config: RunnableConfig) -> None:
+        seen.update(config["configurable"])
+
+    builder = StateGraph(samples.State)
+    builder.add_node("look", look)
+    builder.add_edge(START, "look")
+    stream = builder.compile(checkpointer=InMemorySaver()).stream(
+        {}, {"configurable": {"thread_id": "t"}}, subgraphs=True, durability="sync"
+    )
+    list(stream)
+    advice = "look at langgraph's _TimedAttemptScope, which replaces the same keys, and change attempt.GatedAttempt"
+    assert callable(seen[private.SEND]), advice
+    assert callable(seen[private.CALL]), advice
+    assert isinstance(seen[private.STREAM], StreamProtocol), advice
+    assert isinstance(seen[private.RUNTIME], Runtime), advice
+    assert isinstance(seen[private.CHECKPOINTER], BaseCheckpointSaver), advice
+    assert seen[private.DURABILITY] == "sync", "StepContext.durability would be a guess: see context.read_context"
+    scratchpad = seen[private.SCRATCHPAD]
+    for counter in COUNTERS:
+        assert getattr(scratchpad, counter)() == 0, advice
+    advice = "resumed tasks must not be hedged: look at how interrupt() finds its answers, and change context.py"
+    assert scratchpad.resume == [], advice
+    assert scratchpad.get_null_resume(False) is None, advice
+
+
+def test_a_resumed_superstep_is_still_marked() -> None:
+    seen: list[Any] = []
+
+    def look(state: Any, config: RunnableConfig) -> None:
+        seen.append(config["configurable"].get(private.RESUMING))
+
+    builder = StateGraph(samples.State)
+    builder.add_node("look", look)
+    builder.add_edge(START, "look")
+    graph = builder.compile(checkpointer=InMemorySaver(), interrupt_before=["look"])
+    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    graph.invoke({}, config)
+    graph.invoke(None, config)
+    assert seen == [True], "resumed tasks must not be hedged: look at pregel/_loop, and change context.read_context"
+
+
+def test_the_tool_handler_still_streams_by_an_attribute() -> None:
+    stream: Any = samples.n_plain
+    handler = private.StreamToolCallHandler(stream, False)
+    advice = "look at langgraph.pregel._tools, and change gated_callbacks.gated_handler"
+    assert handler.stream is stream, advice
+    assert handler._run_to_call == {}, advice
+
+
+def test_langgraphs_own_stream_handlers_are_still_told_by_their_module() -> None:
+    advice = "look at gated_callbacks.ungateable: it would refuse every stream, or let astream_events v2 leak"
+    assert issubclass(StreamMessagesHandler, private.StreamingHandler), advice
+    assert StreamMessagesHandler.__module__.startswith("langgraph."), advice
+    assert issubclass(_AstreamEventsCallbackHandler, private.StreamingHandler), advice
+    assert not _AstreamEventsCallbackHandler.__module__.startswith("langgraph."), advice
+
+
+def test_what_supports_a_timeout_is_still_told() -> None:
+    async def other(x: int) -> int:
+        return x
+
+    def sync(x: int) -> int:
+        return x
+
+    advice = "look at langgraph's validate_timeout_supported, and change node.SurroundedRunnable"
+    assert private.runs_async(RunnableLambda(other)), advice
+    assert not private.runs_async(RunnableLambda(sync)), advice
