@@ -81,3 +81,43 @@ def test_a_store_that_is_gone_never_stops_a_call_and_nothing_is_lost(store: str,
     database.write_bytes(kept)
     asyncio.run(two_steps(Hedger(store, policy=Fixed(0.02))))
     assert rows(store, "select count(*) from steps where outcome = 'answered'") == [(4,)]
+
+
+class Ear:
+    """Hears only while it is not idle."""
+
+    def __init__(self, idle: bool) -> None:
+        self.idle = idle
+        self.events: list[Any] = []
+
+    def on_event(self, event: Any) -> None:
+        self.events.append(event)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_r19_while_every_observer_is_idle_no_event_is_made(idle: bool) -> None:
+    ear = Ear(idle)
+    asyncio.run(two_steps(Hedger(observers=[ear], policy=Fixed(0.02))))
+    assert bool(ear.events) != idle
+
+
+def test_r19_without_an_sdk_telemetry_is_idle_and_wakes_up_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent_hedge.observers import otel
+
+    from .spans import Backend
+
+    telemetry = Hedger()._observing.telemetry
+    assert telemetry is not None
+    assert telemetry.idle
+    backend = Backend()
+    monkeypatch.setattr(otel, "get_tracer_provider", lambda: backend.provider)
+    assert telemetry.idle, "it has just looked"
+    monkeypatch.setattr("time.monotonic", lambda: 1e12)
+    assert not telemetry.idle
+
+
+def test_r19_without_the_api_there_is_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "agent_hedge.observers.otel", None)
+    assert Hedger()._observing.telemetry is None

@@ -68,10 +68,14 @@ class OpenTelemetry:
 
     def _look(self, now: float) -> None:
         self._look_at = now + LOOK_S
-        if self._tracing is None and (self._tracer_provider or _is_sdk(get_tracer_provider())):
-            self._tracing = Tracing(self._tracer_provider, describe=self._describe, winner_usage=self._winner_usage)
-        if self._metrics is None and (self._meter_provider or _is_sdk(get_meter_provider())):
-            self._metrics = Metrics(self._survival, self._meter_provider, readings=self._readings)
+        if self._tracing is None:
+            tracers = self._tracer_provider or get_tracer_provider()
+            if _is_sdk(tracers):
+                self._tracing = Tracing(tracers, describe=self._describe, winner_usage=self._winner_usage)
+        if self._metrics is None:
+            meters = self._meter_provider or get_meter_provider()
+            if _is_sdk(meters):
+                self._metrics = Metrics(self._survival, meters, readings=self._readings)
 
 
 def _is_sdk(provider: object) -> bool:

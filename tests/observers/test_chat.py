@@ -1,0 +1,206 @@
+"""Chat models over the wire: tokens against the engine's own count (G5), trace headers, and the canary (G7)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import UsageMetadataCallbackHandler
+from langchain_openai import ChatOpenAI
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from pydantic import SecretStr
+
+from agent_hedge import Effect, Fixed, FleetBudget, Hedger, Target
+from agent_hedge.latency import Sketch
+from agent_hedge.observers.accounting import Accounting
+from agent_hedge.observers.logging import Logging
+from agent_hedge.observers.otel import OpenTelemetry
+from agent_hedge.observers.recorder import Recorder
+from agent_hedge.stores.memory import MemorySteps
+from agent_hedge.testing.engine import FakeEngine, Hardware
+
+from .kit import IdlePortal
+from .spans import Backend, said
+
+CANARY = "canary-4d1f"
+HARDWARE = Hardware(speedup=20.0)
+PLENTY = FleetBudget(1.0, floor=10_000, burst=10_000)
+
+
+def member(engine: FakeEngine, **settings: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="gpt-4o-mini", base_url=engine.base_url, api_key=SecretStr(f"sk-{CANARY}"), **settings)
+
+
+@pytest.fixture
+def engines() -> Iterator[tuple[FakeEngine, FakeEngine]]:
+    with (
+        FakeEngine.in_thread("lognormal:0.6,0.8", hardware=HARDWARE, seed=1) as one,
+        FakeEngine.in_thread("lognormal:0.6,0.8", hardware=HARDWARE, seed=2) as two,
+    ):
+        yield one, two
+
+
+def hedged(hedger: Hedger, engines: tuple[FakeEngine, FakeEngine]) -> Any:
+    return hedger.chat_model(*(Target(f"replica-{n}", member(engine)) for n, engine in enumerate(engines)))
+
+
+def by_id(rows: list[Any], engines: tuple[FakeEngine, FakeEngine]) -> Iterator[tuple[Any, Any]]:
+    """Pair each attempt's row with what the engine says it did for it."""
+    records = {record.id: record for engine in engines for record in engine.records}
+    for row in rows:
+        yield row, records.get(row["attempt_id"])
+
+
+def test_r18_tokens_agree_with_what_the_engines_computed(engines: tuple[FakeEngine, FakeEngine]) -> None:
+    store = MemorySteps()
+    accounting = Accounting(Recorder(lambda: store, IdlePortal()))
+    rng = random.Random(3)
+
+    async def one(model: Any, leaves_after: float) -> None:
+        task = asyncio.ensure_future(model.ainvoke("hello " * 20))
+        await asyncio.wait([task], timeout=leaves_after)
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def main() -> list[Any]:
+        async with Hedger(observers=[accounting], policy=Fixed(0.03, attempts=2), budget=PLENTY) as hedger:
+            model = hedged(hedger, engines)
+            for _ in range(50):
+                await asyncio.gather(*(one(model, rng.uniform(0.01, 0.3)) for _ in range(10)))
+        for engine in engines:
+            await engine.wait_idle()
+        await accounting.flush()
+        return list(await store.attempts_of(""))
+
+    rows = asyncio.run(main())
+    told: dict[str, int] = {}
+    computed: dict[str, int] = {}
+    for row, record in by_id(rows, engines):
+        if record is None:  # cancelled before it was sent
+            assert row["computed_certainty"] == "unknown"
+            continue
+        certainty = row["computed_certainty"]
+        told[certainty] = told.get(certainty, 0) + (row["tokens_computed"] or 0)
+        computed[certainty] = computed.get(certainty, 0) + record.completion_computed
+        if certainty == "exact":
+            assert row["tokens_computed"] == row["tokens_billed"] == record.completion_computed
+            assert row["tokens_input"] == record.prompt_tokens
+        elif certainty == "at_least":
+            assert 0 < row["tokens_computed"] <= record.completion_computed
+        else:
+            assert row["tokens_computed"] is None
+    assert told["exact"] == computed["exact"] > 0
+    assert 0 < told["at_least"] <= computed["at_least"]
+    assert len([row for row in rows if row["outcome"] in ("cancelled", "superseded")]) >= 250
+    assert {row["outcome"] for row in rows} <= {"won", "superseded", "cancelled"}
+
+
+def test_usage_is_counted_once_for_langchain(engines: tuple[FakeEngine, FakeEngine]) -> None:
+    async def main() -> tuple[Any, Any, Any]:
+        streamed, whole = UsageMetadataCallbackHandler(), UsageMetadataCallbackHandler()
+        async with Hedger(policy=Fixed(0.0, attempts=2), budget=PLENTY, accounting="all") as hedger:
+            model = hedged(hedger, engines)
+            answer = await model.ainvoke("hello", config={"callbacks": [whole]})
+            async for _ in model.astream("hello", config={"callbacks": [streamed]}):
+                pass
+        return answer.usage_metadata, whole.usage_metadata, streamed.usage_metadata
+
+    said_, whole, streamed = asyncio.run(main())
+    for counted in (whole, streamed):
+        (usage,) = counted.values()
+        assert usage["total_tokens"] == said_["total_tokens"]
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """The application's SDK."""
+    backend = Backend()
+    monkeypatch.setattr("agent_hedge.observers.otel.get_tracer_provider", lambda: backend.provider)
+    return backend
+
+
+def test_each_attempt_carries_its_own_trace_header(engines: tuple[FakeEngine, FakeEngine], backend: Backend) -> None:
+    async def main(headers: bool) -> None:
+        async with Hedger(policy=Fixed(0.0, attempts=2), budget=PLENTY, headers=headers) as hedger:
+            model = hedged(hedger, engines)
+            await model.ainvoke("hello")
+            assert [chunk async for chunk in model.astream("hello")]
+
+    asyncio.run(main(headers=True))
+    sent = [received.request.headers.get("traceparent", "") for engine in engines for received in engine.requests]
+    spans = {f"00-{s.context.trace_id:032x}-{s.context.span_id:016x}" for s in backend.named("chat gpt-4o-mini")}
+    assert len(sent) >= 3
+    assert {header[:-3] for header in sent} <= spans, "each names the span of its own attempt"
+    assert len(set(sent)) == len(sent)
+    before = len(sent)
+    asyncio.run(main(headers=False))
+    later = [received.request.headers for engine in engines for received in engine.requests]
+    assert len(later) > before
+    assert sum("traceparent" in headers for headers in later) == before
+
+
+def test_a_chat_models_span_says_where_it_went(engines: tuple[FakeEngine, FakeEngine], backend: Backend) -> None:
+    async def main() -> None:
+        async with Hedger(policy=Fixed(9.0)) as hedger:
+            await hedged(hedger, engines).ainvoke("hello")
+
+    asyncio.run(main())
+    (attempt,) = backend.named("chat")
+    port = int(engines[0].url.rpartition(":")[2])
+    assert said(attempt, "gen_ai.provider.name", "gen_ai.request.model", "server.address", "server.port") == (
+        "openai",
+        "gpt-4o-mini",
+        "127.0.0.1",
+        port,
+    )
+    assert said(attempt, "usage.certainty") == ("exact",)
+    assert said(attempt, "gen_ai.usage.output_tokens")[0] > 0
+
+
+def test_r18_the_canary_is_seen_nowhere(
+    engines: tuple[FakeEngine, FakeEngine],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from agent_hedge.stores.sql import migrate
+
+    monkeypatch.setenv("AGENT_HEDGE_SPOOL", str(tmp_path / "spool"))
+    caplog.set_level(logging.DEBUG, logger="agent_hedge")
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    migrate.upgrade(url)
+    backend, reader = Backend(), InMemoryMetricReader()
+    otel = OpenTelemetry(Sketch, tracer_provider=backend.provider, meter_provider=MeterProvider([reader]))
+    spooled: list[bytes] = []
+
+    async def broken(secret: str) -> str:
+        raise ConnectionError(secret)
+
+    async def main() -> None:
+        hedger = Hedger(url, policy=Fixed(0.0, attempts=2), budget=PLENTY, observers=[otel, Logging()])
+        async with hedger, hedger.run(key="run-1"):
+            model = hedged(hedger, engines)
+            await model.ainvoke([("system", CANARY), ("user", CANARY)], stop=[CANARY])
+            [chunk async for chunk in model.astream(CANARY, user=CANARY)]
+            failing = hedger.wrap(broken, key="broken", effect=Effect.READ_ONLY, targets=["a", "b"])
+            with pytest.raises(ConnectionError):
+                await failing(CANARY)
+            spooled.extend(path.read_bytes() for path in (tmp_path / "spool").rglob("*.jsonl"))
+
+    asyncio.run(main())
+    seen = {
+        "spans": "".join(span.to_json() for span in backend.spans).encode(),
+        "metrics": (reader.get_metrics_data() or MeterProvider()).to_json().encode(),  # type: ignore[union-attr]
+        "logs": "\n".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records).encode(),
+        "spool": b"".join(spooled),
+        "tables": b"".join(path.read_bytes() for path in tmp_path.glob("store.db*")),
+    }
+    for where, data in seen.items():
+        assert len(data) > 200, f"nothing was written to {where}: the test would see nothing"
+        assert CANARY.encode() not in data, where
