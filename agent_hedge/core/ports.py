@@ -794,6 +794,10 @@ class StepStore(Protocol):
         """Return the steps started since then, newest first."""
         ...
 
+    async def attempts_since(self, epoch: float, limit: int) -> Sequence[Mapping[str, Any]]:
+        """Return the attempts started since then, newest first."""
+        ...
+
     async def prune(self, before: float) -> int:
         """Delete steps and attempts started before this epoch; return how many steps."""
         ...

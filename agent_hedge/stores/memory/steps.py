@@ -51,9 +51,15 @@ class MemorySteps:
             return [dict(row) for row in self._attempts.values() if row["step_id"] in mine]
 
     async def since(self, epoch: float, limit: int) -> Sequence[Mapping[str, Any]]:
+        return self._newest(self._steps, epoch, limit)
+
+    async def attempts_since(self, epoch: float, limit: int) -> Sequence[Mapping[str, Any]]:
+        return self._newest(self._attempts, epoch, limit)
+
+    def _newest(self, table: dict[str, dict[str, Any]], epoch: float, limit: int) -> list[dict[str, Any]]:
         with self._lock:
-            found = [dict(row) for row in self._steps.values() if (row["started_at"] or 0.0) >= epoch]
-            return sorted(found, key=lambda row: row["started_at"], reverse=True)[:limit]
+            found = [dict(row) for row in table.values() if (row["started_at"] or 0.0) >= epoch]
+        return sorted(found, key=lambda row: (row["started_at"], row.get("number") or 0), reverse=True)[:limit]
 
     async def prune(self, before: float) -> int:
         with self._lock:

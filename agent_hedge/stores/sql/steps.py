@@ -77,6 +77,14 @@ class SqlSteps:
             select(steps).where(steps.c.started_at >= epoch).order_by(steps.c.started_at.desc()).limit(limit)
         )
 
+    async def attempts_since(self, epoch: float, limit: int) -> Sequence[Mapping[str, Any]]:
+        return await self._rows(
+            select(attempts)
+            .where(attempts.c.started_at >= epoch)
+            .order_by(attempts.c.started_at.desc(), attempts.c.number.desc())
+            .limit(limit)
+        )
+
     async def prune(self, before: float) -> int:
         async def remove(connection: AsyncConnection) -> int:
             await connection.execute(delete(attempts).where(attempts.c.started_at < before))

@@ -53,6 +53,7 @@ class StepStoreSuite:
         await steps.add_steps([{"step_id": f"s{n}", "run_key": "r", "started_at": float(n)} for n in range(4)])
         await steps.add_attempts([{"attempt_id": f"a{n}", "step_id": "s", "started_at": float(n)} for n in range(4)])
         assert [row["step_id"] for row in await steps.since(1.0, 2)] == ["s3", "s2"]
+        assert [row["attempt_id"] for row in await steps.attempts_since(1.0, 2)] == ["a3", "a2"]
         assert await steps.prune(2.0) == 2
         assert [row["step_id"] for row in await steps.steps_of("r")] == ["s2", "s3"]
         await steps.add_steps([{"step_id": "s", "run_key": "q"}])
