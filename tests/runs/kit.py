@@ -53,13 +53,13 @@ class Process:
         AtOnce().start(self.book.flush)
 
 
-def slow_once(opened: Hedger, seconds: float = 60.0) -> Callable[[], Coroutine[Any, Any, str]]:
-    """Return a step whose primary takes so long and whose hedges answer at once."""
+def slow_once(opened: Hedger, seconds: float = 60.0, *, hedge: float = 0.5) -> Callable[[], Coroutine[Any, Any, str]]:
+    """Return a step whose primary takes so many seconds, and its hedges `hedge`."""
 
     async def call() -> str:
         active = current_attempt()
         assert active is not None
-        await asyncio.sleep(seconds if active.number == 0 else 0.5)
+        await asyncio.sleep(seconds if active.number == 0 else hedge)
         return f"from {active.number}"
 
     wrapped: Callable[[], Coroutine[Any, Any, str]] = opened.wrap(
