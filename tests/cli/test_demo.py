@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent_hedge.cli import __main__ as root
-from agent_hedge.cli.demo import draws
+from agent_hedge.cli.demo import draws, words
 from agent_hedge.cli.demo.statistics import percentile
 from agent_hedge.testing.profiles import Recorded
 
@@ -76,12 +76,18 @@ def test_the_page_needs_nothing_else(as_json: dict[str, Any], series: Path) -> N
     assert "$" not in page
 
 
-def test_table_and_page_without_options(tmp_path: Path) -> None:
-    done = demo("--runs", "2", cwd=tmp_path)
+def test_the_profile_is_named_and_cited() -> None:
+    drawn = draws.shared_endpoint(20, 0)
+    said = words.opening(drawn, draws.tempo(drawn), 300)
+    for part in ("shared-endpoint", "github.com/kwindla/aiewf-eval", "MIT", "times faster than real"):
+        assert part in said
+
+
+def test_table_and_page(tmp_path: Path, series: Path) -> None:
+    done = demo("--runs", "2", "--replay", str(series), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "no hedging" in done.stdout
-    assert "aiewf-eval" in done.stdout
-    assert "times faster than real" in done.stdout
+    for part in ("no hedging", "summed TTFT per run, p99", "hedges per call", "times faster than real"):
+        assert part in done.stdout
     page = tmp_path / "agent-hedge-demo.html"
     assert str(page) in done.stdout.replace("\n", "")
     assert page.is_file()

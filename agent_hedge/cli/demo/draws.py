@@ -68,7 +68,7 @@ def replay(path: Path, runs: int, seed: int) -> Draws:
         primary, copy = _from_series(series, runs, random)
         what = f"{len(series):,} times"
     profiles = (Recorded(primary), Recorded(copy))
-    return Draws(path.name, f"{what} replayed from {path}", profiles, (0, 0), fmean(primary), median(primary))
+    return Draws(path.name, f"{what}, replayed", profiles, (0, 0), fmean(primary), median(primary))
 
 
 def _chains(rows: Sequence[tuple[float, dict[str, str]]]) -> list[list[float]]:
