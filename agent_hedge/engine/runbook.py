@@ -309,9 +309,12 @@ class Record:
     # --- the store's side -----------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the newest generation and decide. Raises `StoreUnavailable`; `keep` tries again."""
-        self._decide(await self._book.store.load(self.key))
-        if self._settled:
+        """Read the newest generation and decide. Raises `StoreUnavailable`; `keep` tries again, where it has stopped."""
+        if self.loaded:
+            return
+        if not self._settled:
+            self._decide(await self._book.store.load(self.key))
+        if self._settled and not self._stored:
             await self._store()
         self._loaded.set()
         if self._began or self._seen is not None:

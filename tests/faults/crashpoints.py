@@ -32,7 +32,7 @@ def pay_once(store: str, world: str, effect: str, point: str, run: str, asynchro
     ledger = hedger._guard._guarded.ledger
     here = point[:2]
     if here in ("P1", "P5"):
-        _die_before_commit(hedger._stores, 1 if here == "P1" else 2)
+        _die_before_commit(hedger._shared.stores, 1 if here == "P1" else 2)
     if here == "P2":
         ledger.sent = lambda permit: die()  # type: ignore[method-assign]
     if here == "P4":

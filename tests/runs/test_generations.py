@@ -243,5 +243,3 @@ def test_a_fork_has_none_of_its_parents_block(monkeypatch: pytest.MonkeyPatch) -
     assert run.take(Role.HEDGE, 0.0) is None
     monkeypatch.setattr("agent_hedge.engine.runbook.os.getpid", lambda: -1)
     assert run.take(Role.HEDGE, 0.0) is Reason.RUN_BUDGET
-
-

@@ -47,7 +47,7 @@ def hedger() -> Iterator[Hedger]:
 
 
 def claims(hedger: Hedger) -> list[Any]:
-    return list(asyncio.run(hedger._stores.claims.recent(100)))
+    return list(asyncio.run(hedger._shared.stores.claims.recent(100)))
 
 
 def nodes(hedger: Hedger, wiring: str, tools: list[Any], **settings: Any) -> ToolNode:
