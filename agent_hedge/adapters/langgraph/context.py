@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from agent_hedge.adapters.langgraph.private import CHECKPOINTER, DURABILITY, RESUMING, RUNTIME, SCRATCHPAD
@@ -10,6 +11,10 @@ from agent_hedge.core.ports import Refused
 from agent_hedge.core.scope import StepContext, step_scope
 
 NODE = "langgraph_node"
+
+racing: ContextVar[Refused | None] = ContextVar("agent_hedge_racing", default=None)
+"""Set inside the attempts of a raced node: what stands in there is not hedged a second time."""
+
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -42,7 +47,7 @@ def read_context(config: Mapping[str, Any], verdict_of: VerdictOf) -> StepContex
         draining=_draining(configurable.get(RUNTIME)),
         resumed=_is_resumed(configurable),
         durability=durability,
-        verdict=verdict_of(node, around),
+        verdict=racing.get() or verdict_of(node, around),
         alias=alias,
     )
 

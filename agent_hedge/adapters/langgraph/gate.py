@@ -67,8 +67,9 @@ class Gate:
                 result = held.context.run(held.show, *held.args, **held.kwargs)
                 if inspect.isawaitable(result):
                     await asyncio.ensure_future(result)
-            except Exception:  # as LangChain's managers do: a handler never fails what it hears of
-                logger.warning("%r failed on what a winning attempt had shown", held.show, exc_info=True)
+            except Exception as error:  # as LangChain's managers do: a handler never fails what it hears of
+                name = getattr(held.show, "__qualname__", type(held.show).__name__)
+                logger.warning("%s failed on what a winning attempt had shown: %s", name, type(error).__name__)
 
     def _next(self) -> _Held | None:
         with self._lock:

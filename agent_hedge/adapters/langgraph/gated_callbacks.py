@@ -16,11 +16,16 @@ from agent_hedge.adapters.langgraph.private import StreamingHandler, StreamToolC
 _CORE = "langchain_core.callbacks.base"
 """A hook that is defined there does nothing, but for `on_chat_model_start`: its error selects another hook."""
 
+_GATEABLE = ("langgraph.", "agent_hedge.")
+"""Packages whose streaming handlers only listen."""
+
 
 def ungateable(manager: object) -> BaseCallbackHandler | None:
     """Return a handler that taps what runs and cannot be held back: that of `astream_events` v2 or `astream_log`."""
     for handler in _handlers(manager):
-        if isinstance(handler, StreamingHandler) and not type(handler).__module__.startswith(("langgraph.", __name__)):
+        if isinstance(handler, StreamingHandler) and not type(handler).__module__.startswith(
+            ("langgraph.", "agent_hedge.")
+        ):
             return handler
     return None
 

@@ -21,6 +21,8 @@ from agent_hedge.errors import ConfigurationError
 
 UNIT = "unit"
 """The name a single node is explained under."""
+LIMIT = 256
+"""Graphs remembered at one time, for those who build one per request; the one shown first is forgotten first."""
 
 
 class Graphs:
@@ -43,7 +45,10 @@ class Graphs:
     def explain(self, graph: Graph, bar: Bar | None = None) -> Explanation:
         """Explain a graph and remember it."""
         explanation = self._explain(graph, bar or self._bar)
+        self._shown.pop(id(graph), None)
         self._shown[id(graph)] = (graph, {explanation.bar: explanation})
+        if len(self._shown) > LIMIT:
+            del self._shown[next(iter(self._shown))]
         self._verdicts.clear()
         return explanation
 

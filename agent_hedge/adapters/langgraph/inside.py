@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphDrained, GraphInterrupt
 
 from agent_hedge.adapters.langgraph.graphs import Graphs
 from agent_hedge.adapters.langgraph.report import Bar
@@ -81,7 +81,7 @@ class Inside:
                 step_scope.reset(self._step_token)
             if self._run_token is not None:
                 run_scope.reset(self._run_token)
-        if self._run is not None and isinstance(error, GraphBubbleUp):
+        if self._run is not None and isinstance(error, GraphInterrupt | GraphDrained):
             self._around.paused(self._run)
 
 

@@ -16,7 +16,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphBubbleUp
 
 from agent_hedge.adapters.langgraph.attempt import GatedAttempt, directed, isolated, overrides_of
-from agent_hedge.adapters.langgraph.context import names_around
+from agent_hedge.adapters.langgraph.context import names_around, racing
 from agent_hedge.adapters.langgraph.gated_callbacks import ungateable
 from agent_hedge.adapters.langgraph.graphs import UNIT, Graphs, hazards
 from agent_hedge.adapters.langgraph.probe import IsMeaningful
@@ -112,6 +112,7 @@ class NodeRace:
             own = attempts[active.number] = self._gated(config, active)
             var_child_runnable_config.set(own.config)  # type: ignore[arg-type]
             step_scope.set(around)
+            racing.set(_INSIDE)
             try:
                 return await body(own.config, state if active.number == 0 else isolated(pristine))
             except BaseException:
@@ -151,6 +152,8 @@ class NodeRace:
 
     def _refusal(self, config: Config, context: StepContext) -> Refused | None:
         """Return why this execution must not be raced."""
+        if (inside := racing.get()) is not None:
+            return inside
         if context.resumed:
             return Refused(Reason.RESUMED)
         if context.draining():

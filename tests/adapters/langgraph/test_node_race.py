@@ -19,9 +19,9 @@ from langgraph.func import task
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import interrupt
+from langgraph.types import Send, interrupt
 
-from agent_hedge import AllAttemptsFailed, Effect, Fixed, Hedger, Target, current_attempt
+from agent_hedge import AllAttemptsFailed, DeadlineExceeded, Effect, Fixed, FleetBudget, Hedger, Target, current_attempt
 from agent_hedge.core.events import AttemptEnded, AttemptRefused, AttemptStarted, Committed, FirstToken, Reason
 from agent_hedge.core.scope import Forced, forced
 from agent_hedge.core.step import Verdict
@@ -468,3 +468,84 @@ def test_r05_checkpoints_of_a_losers_subgraph_are_not_kept(winner: int) -> None:
     assert namespaces == {"", "ask"}
     assert values == [[winner]]
     assert not any("|" in each.config["configurable"]["checkpoint_ns"] for each in saver.list(thread()))
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r09_what_stands_inside_a_raced_node_is_not_hedged_a_second_time(winner: int) -> None:
+    kit = make_kit("node")
+    model = kit.hedger.chat_model(Target("m", Chat()), Target("n", Chat()), family="scripted")
+
+    async def deep(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    async def deeper(state: State) -> State:
+        await asyncio.sleep(0.1)
+        return {"log": ["deeper"]}
+
+    inner: Builder = StateGraph(State)
+    inner.add_sequence([("deep", kit.hedger.node(deep)), ("deeper", raced(kit, deeper))])
+    inner.add_edge(START, "deep")
+    graph = inner.compile()
+
+    async def call(state: State) -> Any:
+        return await graph.ainvoke(state)
+
+    forcing(lambda: single(raced(kit, call)).compile().ainvoke(hi()), winner)
+    hedges = [event.key.node for event in kit.events if isinstance(event, AttemptStarted) and event.attempt.is_hedge]
+    assert hedges == ["ask"]
+
+
+def test_r12_twenty_branches_share_one_purse() -> None:
+    kit = make_kit("node", budget=FleetBudget(1.0))
+
+    async def slow(state: State) -> State:
+        await asyncio.sleep(5.0 if current_attempt().number == 0 else 0.1)  # type: ignore[union-attr]
+        return {"log": [state["n"]]}
+
+    builder: Builder = StateGraph(State)
+    builder.add_node("work", raced(kit, slow))
+    builder.add_conditional_edges(START, lambda _: [Send("work", {"n": n}) for n in range(20)], ["work"])
+
+    async def main() -> Any:
+        async with kit.hedger.run(extra_attempts=3) as run:
+            result = await builder.compile().ainvoke(hi())
+            return result, run.extra_attempts_used
+
+    result, used = run_virtual(main)
+    assert result["log"] == list(range(20))
+    assert used == kit.hedges == 3
+    assert [reason for reason, _ in refusals(kit)] == [Reason.RUN_BUDGET] * 17
+
+
+def test_r12_a_raced_node_keeps_its_deadline() -> None:
+    kit = make_kit("node")
+
+    async def stuck(state: State) -> State:
+        await asyncio.sleep(1e6)
+        return {}
+
+    async def main() -> float:
+        with pytest.raises(DeadlineExceeded):
+            await single(raced(kit, stuck, timeout=2.0)).compile().ainvoke(hi())
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main) == pytest.approx(2.0)
+    assert sorted(verdicts(kit)) == [Verdict.CANCELLED, Verdict.CANCELLED]
+
+
+def test_a_handler_that_fails_on_what_a_winner_has_shown_fails_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    kit = make_kit("node")
+    model = Chat()
+
+    class Broken(BaseCallbackHandler):
+        def on_llm_end(self, *args: Any, **kwargs: Any) -> None:
+            raise ValueError("a secret answer")
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    graph = single(raced(kit, ask, accept=lambda result: True)).compile()
+    result = forcing(lambda: graph.ainvoke(hi(), {"callbacks": [Broken()]}), 1)
+    assert result["messages"][-1].content == "you said x"
+    assert "ValueError" in caplog.text
+    assert "secret" not in caplog.text
