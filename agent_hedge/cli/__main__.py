@@ -24,6 +24,8 @@ COMMANDS = {
     "explain": "explain:explain",
     "tools": "tools:app",
     "ledger": "ledger:app",
+    "status": "status:status",
+    "report": "report:report",
     "db": "db:app",
     "engine": "engine:engine",
 }
