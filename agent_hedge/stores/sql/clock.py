@@ -55,6 +55,10 @@ class HostClock:
         self._epoch = epoch
         self.name = boot_id() if boot is None else boot
 
+    def read(self) -> tuple[float, float]:
+        """Return (seconds of this boot, epoch seconds)."""
+        return self._monotonic(), self._epoch()
+
     def now(self) -> ColumnElement[float]:
         return _number(self._monotonic())
 

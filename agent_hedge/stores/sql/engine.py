@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Table, select, text
@@ -159,6 +159,17 @@ class Database:
     async def one(self, work: Work[T]) -> T:
         """Run one writing statement that may be repeated (and reads after it): a transaction of its own."""
         return await self._run(work, self._for_one, again=True)
+
+    async def at_once(self, sql: str, parameters: Sequence[object]) -> tuple[Any, ...] | None:
+        """Run one writing statement on SQLite, in one trip to its thread; return its first row. May be repeated."""
+
+        async def work(connection: AsyncConnection) -> tuple[Any, ...] | None:
+            if connection.in_transaction():  # the greeting's
+                await connection.rollback()
+            driver = (await connection.get_raw_connection()).driver_connection
+            return await files.at_once(driver, sql, parameters)
+
+        return await self._run(work, lambda engine: engine, again=True)
 
     async def write(self, work: Work[T], *, again: bool = False) -> T:
         """Run statements in one transaction. `again`: it may be repeated after a lost reply."""
