@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import os
 import secrets
 import socket
@@ -310,7 +311,7 @@ class Ledger:
     async def _doubt(self, call: Call, live: _Live, row: Claim) -> tuple[str, Sequence[Claim]]:
         if row.note == DID_NOT_HAPPEN:
             return "", ()
-        if call.single:
+        if call.single and call.site.born < math.inf:
             fence = await self._claims.fenced()
             if fence is not None and call.site.born <= fence.until:
                 return "claims of that time may have been lost with a restored backup", ()
