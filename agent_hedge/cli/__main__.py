@@ -26,6 +26,11 @@ COMMANDS = {
     "ledger": "ledger:app",
     "status": "status:status",
     "report": "report:report",
+    "runs": "runs:app",
+    "targets": "targets:app",
+    "on": "switches:on",
+    "shadow": "switches:shadow",
+    "off": "switches:off",
     "db": "db:app",
     "engine": "engine:engine",
 }

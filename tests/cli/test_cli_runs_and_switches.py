@@ -1,0 +1,94 @@
+"""``agent-hedge on|shadow|off``, ``targets`` and ``runs``: what they do, say, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent_hedge import Hedger
+from agent_hedge.cli.__main__ import app
+from agent_hedge.stores.sql import migrate
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/store.db"
+    migrate.upgrade(url)
+    return url
+
+
+def run(*arguments: str, store: str = "") -> Result:
+    return CliRunner().invoke(app, arguments, env={"AGENT_HEDGE_STORE": store, "COLUMNS": "200"})
+
+
+def rows(*arguments: str, store: str) -> Any:
+    result = run(*arguments, "--json", store=store)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+def test_r21_switches_are_set_replaced_and_shown(url: str) -> None:
+    found = rows("off", "--reason", "incident 7", store=url)
+    assert found == [{"scope": "fleet", "name": "(all)", "mode": "off", "reason": "incident 7", "until": None}]
+    assert [one["mode"] for one in rows("on", store=url)] == ["on"]
+    found = rows("shadow", "--node", "plan", "--until", "2h", store=url)
+    assert {(one["scope"], one["name"], one["mode"]) for one in found} == {
+        ("fleet", "(all)", "on"),
+        ("node", "plan", "shadow"),
+    }
+    assert "plan" in run("off", "--tenant", "acme", store=url).stdout
+
+
+def test_r21_targets_are_drained_and_restored(url: str) -> None:
+    assert "no target is drained" in run("targets", "list", store=url).stdout
+    drained = rows("targets", "drain", "eu", "--reason", "upgrade", store=url)
+    assert [(one["name"], one["mode"]) for one in drained] == [("eu", "drain")]
+    assert rows("targets", "list", store=url) == drained
+    assert rows("targets", "restore", "eu", store=url) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["off", "--target", "a", "--node", "b"], "one scope"),
+        (["off", "--until", "soon"], "--until is 30m"),
+        (["off", "--until", "2001-01-01T00:00"], "is past"),
+        (["off", "--reason", "x" * 3000], "a reason is 3000 characters"),
+        (["targets", "drain", ""], "a target must not be empty"),
+        (["runs", "show", "nobody"], "no run 'nobody'"),
+    ],
+)
+def test_r20_an_error_of_the_users_making_is_one_line_and_exit_2(url: str, arguments: list[str], says: str) -> None:
+    result = run(*arguments, store=url)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_runs_are_listed_and_shown(url: str) -> None:
+    assert "no runs" in run("runs", "list", store=url).stdout
+
+    async def main() -> None:
+        async with Hedger(url, accounting="off") as opened, opened.run(key="trip", deadline=30.0, extra_attempts=2):
+            pass
+
+    asyncio.run(main())
+    (found,) = rows("runs", "list", store=url)
+    assert (found["key"], found["generation"], found["state"], found["extra_attempts"]) == ("trip", 0, "paused", 2)
+    assert found["left_s"] == pytest.approx(30.0, abs=1.0)
+    assert rows("runs", "show", "trip", store=url)[0]["granted"] == 0, "what was not spent went back"
+    assert "trip" in run("runs", "show", "trip", store=url).stdout
+
+
+def test_until_is_a_duration_or_a_date() -> None:
+    from agent_hedge.cli.switches import instant
+
+    assert instant("", 100.0) is None
+    assert instant("1.5h", 100.0) == 5_500.0
+    assert instant("2999-01-01T00:00", time.time()) is not None
