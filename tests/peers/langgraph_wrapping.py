@@ -1,14 +1,19 @@
-"""A pytest plugin: every async function that becomes a node is wrapped at unit="model" (see `langgraph_suite`)."""
+"""A pytest plugin: every async function that becomes a node is wrapped (see `langgraph_suite`).
+
+At unit="model"; with ``AGENT_HEDGE_PEER_UNIT=node`` as a whole, never hedged: then all that a node shows has passed a
+gate, and must be what it was.
+"""
 
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from typing import Any
 
 from langgraph.graph import StateGraph
 
-from agent_hedge import Hedger
+from agent_hedge import Effect, Hedger, Never
 from agent_hedge.adapters.langgraph.face import is_async
 
 HEDGER = Hedger()
@@ -35,4 +40,6 @@ def _wrapped(action: Any) -> Any:
     if action is None or inspect.isasyncgenfunction(action) or not is_async(action):
         return action
     WRAPPED[0] += 1
+    if os.environ.get("AGENT_HEDGE_PEER_UNIT") == "node":
+        return HEDGER.node(action, unit="node", effect=Effect.READ_ONLY, trigger="total", policy=Never())
     return HEDGER.node(action)

@@ -17,7 +17,7 @@ from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import Runtime
 
 from agent_hedge.adapters.langgraph.gate import Gate
-from agent_hedge.adapters.langgraph.gated_callbacks import gated_manager
+from agent_hedge.adapters.langgraph.gated_callbacks import gated_manager, is_watched
 from agent_hedge.adapters.langgraph.gated_state import FencedStore, HeldSaver, claim
 from agent_hedge.adapters.langgraph.private import CALL, CHECKPOINTER, RUNTIME, SCRATCHPAD, SEND, STREAM
 from agent_hedge.adapters.langgraph.probe import IsMeaningful, Probe, Speaker, StreamingProbe, ToolFence
@@ -58,6 +58,7 @@ class GatedAttempt:
         self._first = first
         self._speak = Speaker(active)
         self._probe = (StreamingProbe if may_stream else Probe)(self._speak, is_meaningful)
+        self._watched = is_watched(config.get("callbacks"))
         self._scratchpad = (config.get("configurable") or {}).get(SCRATCHPAD)
         self._counters: dict[str, itertools.count[int]] = {}
         self.config = directed(config, {**overrides_of(active), **self._channels(config.get("configurable") or {})})
@@ -85,7 +86,7 @@ class GatedAttempt:
             own[CHECKPOINTER] = HeldSaver(saver, gate)
         if isinstance(runtime := configurable.get(RUNTIME), Runtime):
             store = FencedStore(runtime.store, active) if runtime.store is not None else None
-            own[RUNTIME] = runtime.override(stream_writer=self._writer(runtime.stream_writer), store=store)
+            own[RUNTIME] = runtime.override(stream_writer=self._writer(runtime), store=store)
         if self._scratchpad is not None:
             self._counters = {name: itertools.count() for name in COUNTERS}
             own[SCRATCHPAD] = replace(
@@ -93,14 +94,16 @@ class GatedAttempt:
             )
         return own
 
-    def _writer(self, write: Callable[[Any], None]) -> Callable[[Any], None]:
-        gated, first = self._gate.wrap(write), self._first
-        if first is None:
+    def _writer(self, runtime: Runtime[Any]) -> Callable[[Any], None]:
+        gated, first = self._gate.wrap(runtime.stream_writer), self._first
+        if first is None and not self._watched:
             return gated
 
         def watched(chunk: Any) -> None:
             gated(chunk)
-            if first(chunk):
+            if self._watched:
+                runtime.heartbeat()
+            if first is not None and first(chunk):
                 self._speak()
 
         return watched

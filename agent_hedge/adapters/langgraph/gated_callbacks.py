@@ -11,7 +11,7 @@ from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.callbacks.base import BaseCallbackManager
 
 from agent_hedge.adapters.langgraph.gate import Gate
-from agent_hedge.adapters.langgraph.private import StreamingHandler, StreamToolCallHandler
+from agent_hedge.adapters.langgraph.private import IdleProgressHandler, StreamingHandler, StreamToolCallHandler
 
 _CORE = "langchain_core.callbacks.base"
 """A hook that is defined there does nothing, but for `on_chat_model_start`: its error selects another hook."""
@@ -30,16 +30,23 @@ def ungateable(manager: object) -> BaseCallbackHandler | None:
     return None
 
 
+def is_watched(manager: object) -> bool:
+    """Whether progress of the node refreshes its idle time-out."""
+    return any(isinstance(handler, IdleProgressHandler) for handler in _handlers(manager))
+
+
 def gated_manager(manager: object, gate: Gate, own: Sequence[BaseCallbackHandler]) -> BaseCallbackManager:
     """Return a copy of a node's callback manager for one attempt, with `own` handlers added, which are not gated.
 
-    A handler with ``raise_error`` guards what it hears of: it is asked at once.
+    A handler with ``raise_error`` guards what it hears of, and one that watches for progress keeps the node's idle
+    time-out away: both are asked at once.
     """
     known: dict[int, BaseCallbackHandler] = {}
 
     def gated(handler: BaseCallbackHandler) -> BaseCallbackHandler:
         if id(handler) not in known:
-            known[id(handler)] = handler if handler.raise_error else gated_handler(handler, gate)
+            at_once = handler.raise_error or isinstance(handler, IdleProgressHandler)
+            known[id(handler)] = handler if at_once else gated_handler(handler, gate)
         return known[id(handler)]
 
     if isinstance(manager, BaseCallbackManager):

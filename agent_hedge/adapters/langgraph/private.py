@@ -22,6 +22,7 @@ from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.func import _TaskFunction as TaskFunction
 from langgraph.graph import StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel._retry import _IdleProgressCallbackHandler as IdleProgressHandler
 from langgraph.pregel._tools import StreamToolCallHandler
 from langgraph.pregel._utils import _runnable_has_native_async as runs_async
 
@@ -33,6 +34,7 @@ __all__ = [
     "CHECKPOINTER",  # ... of the checkpointer that subgraphs inherit
     "CONFIGURABLE_MODEL",
     "DURABILITY",  # ... of the durability mode
+    "IdleProgressHandler",  # there while a node has an idle time-out that anything it does refreshes
     "MIDDLEWARE_MODULE",
     "RESUMING",  # ... of whether the superstep resumes
     "RUNTIME",  # ... of the `Runtime`: stream writer, store, control

@@ -19,9 +19,19 @@ from langgraph.func import task
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Send, interrupt
+from langgraph.types import Send, TimeoutPolicy, interrupt
 
-from agent_hedge import AllAttemptsFailed, DeadlineExceeded, Effect, Fixed, FleetBudget, Hedger, Target, current_attempt
+from agent_hedge import (
+    AllAttemptsFailed,
+    DeadlineExceeded,
+    Effect,
+    Fixed,
+    FleetBudget,
+    Hedger,
+    Never,
+    Target,
+    current_attempt,
+)
 from agent_hedge.core.events import AttemptEnded, AttemptRefused, AttemptStarted, Committed, FirstToken, Reason
 from agent_hedge.core.scope import Forced, forced
 from agent_hedge.core.step import Verdict
@@ -549,3 +559,19 @@ def test_a_handler_that_fails_on_what_a_winner_has_shown_fails_nobody(caplog: py
     assert result["messages"][-1].content == "you said x"
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_what_is_held_back_still_refreshes_an_idle_timeout() -> None:
+    """In real time: LangGraph reads the wall clock for it."""
+    kit = make_kit("node")
+
+    async def works(state: State) -> State:
+        for _ in range(6):
+            await asyncio.sleep(0.1)
+            get_stream_writer()({"at": "work"})
+        return {"log": ["done"]}
+
+    policy = TimeoutPolicy(idle_timeout=0.35)
+    graph = single(raced(kit, works, policy=Never()), timeout=policy).compile()
+    assert (await graph.ainvoke(hi()))["log"] == ["done"]

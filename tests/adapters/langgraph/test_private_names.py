@@ -7,6 +7,7 @@ from typing import Any
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, before_model, wrap_model_call
 from langchain.chat_models import init_chat_model
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -179,3 +180,9 @@ def test_what_supports_a_timeout_is_still_told() -> None:
     advice = "look at langgraph's validate_timeout_supported, and change node.SurroundedRunnable"
     assert private.runs_async(RunnableLambda(other)), advice
     assert not private.runs_async(RunnableLambda(sync)), advice
+
+
+def test_an_idle_timeout_still_comes_with_a_handler() -> None:
+    advice = "look at langgraph's _TimedAttemptScope: held-back output would let idle time-outs pass; see attempt.py"
+    assert issubclass(private.IdleProgressHandler, BaseCallbackHandler), advice
+    assert private.IdleProgressHandler.__module__ == "langgraph.pregel._retry", advice
