@@ -10,7 +10,7 @@ from typing import Any
 from agent_hedge.cli.report.bands import FINE, THIN
 from agent_hedge.cli.report.figures import Figures
 from agent_hedge.cli.report.pictures import curves, slowest_run, timeline, waterfall
-from agent_hedge.cli.report.text import lines
+from agent_hedge.cli.report.text import lines, shown
 
 _GOOD = (FINE, "healthy", "as good as others report (60 to 80 %)", "some")
 _NOTHING = '<p class="soft">Nothing to show.</p>'
@@ -26,7 +26,7 @@ def page(figures: Figures, data: dict[str, Any]) -> str:
         headline=escape(_headline(data)),
         period=escape(said[0]),
         why_not=_why_not(data),
-        groups="".join(_group(group) for group in (data["all"], *data["groups"])),
+        groups="".join(_group(group) for group in shown(data)),
         curves=curves({"alone": total.alone, "seen": total.seen}) or _NOTHING,
         timeline=timeline(figures) or _NOTHING,
         run_title=escape(f"The slowest run: {run}" if run else "The slowest steps"),

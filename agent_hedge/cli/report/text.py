@@ -93,11 +93,17 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
             f"{control['median_held_out_s']:.2f} s; {control['hedged']} were, median "
             f"{control['median_hedged_s']:.2f} s."
         )
-    for group in (data["all"], *data["groups"]):
+    for group in shown(data):
         yield ""
         yield from _group_lines(group)
     yield ""
-    yield from _token_lines(data)
+    yield from _cost_lines(data)
+
+
+def shown(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what is shown: all together first, unless there is only one group."""
+    groups: list[dict[str, Any]] = data["groups"]
+    return groups if len(groups) == 1 else [data["all"], *groups]
 
 
 def _group_lines(group: dict[str, Any]) -> Iterator[str]:
@@ -116,19 +122,26 @@ def _group_lines(group: dict[str, Any]) -> Iterator[str]:
         yield f"  {one['figure']}{value} - {one['band']}{advice}"
 
 
+def _cost_lines(data: dict[str, Any]) -> Iterator[str]:
+    yield from _token_lines(data)
+    if cancel := data["cancel_s"]:
+        yield f"Cancelled attempts ended after {cancel['median']:.3f} s (median), {cancel['max']:.3f} s at most"
+    if release := data["release_s"]:
+        yield f"Engines released them after {release['median']:.3f} s (median of {release['count']} observed)"
+
+
 def _token_lines(data: dict[str, Any]) -> Iterator[str]:
     tokens = data["tokens"]
     least = "" if tokens["certainty"] == "exact" else "at least "
+    if tokens["attempts_of_unknown_count"] == tokens["attempts"]:
+        yield "Tokens: none were counted"
+        return
     yield f"Completion tokens computed: {least}{tokens['computed']}, of which wasted {least}{tokens['wasted']}"
     if tokens["attempts_of_unknown_count"]:
         yield f"  {tokens['attempts_of_unknown_count']} of {tokens['attempts']} attempts are of unknown count"
     if tokens["cost"] is not None:
         least = "" if tokens["cost_certainty"] == "exact" else "at least "
         yield f"Cost: {least}{tokens['cost']:.6g}"
-    if cancel := data["cancel_s"]:
-        yield f"Cancelled attempts ended after {cancel['median']:.3f} s (median), {cancel['max']:.3f} s at most"
-    if release := data["release_s"]:
-        yield f"Engines released them after {release['median']:.3f} s (median of {release['count']} observed)"
 
 
 def _span(seconds: float) -> str:
