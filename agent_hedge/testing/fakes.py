@@ -121,6 +121,7 @@ class View:
     ended: set[int] = field(default_factory=set)
     winner: int | None = None
     plans: Any = None
+    prompt_tokens: int = 0
 
     @property
     def launched(self) -> int:
