@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from langgraph.types import Command
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from agent_hedge import Effect, tool_effect
 from agent_hedge.core.scope import Forced, forced
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.testing.clock import run_virtual
@@ -223,3 +225,29 @@ def test_the_middleware_checks_what_it_is_given() -> None:
         hedger.middleware(tools=False)
     with pytest.raises(ConfigurationError, match="exit_behavior"):
         hedger.middleware(Chat(), tools=False, exit_behavior="stop")  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:.*durability")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_r11_the_middleware_puts_the_tools_behind_the_ledger(asynchronous: bool) -> None:
+    kit, paid = make_kit("model"), []
+
+    @tool_effect(Effect.ONCE)
+    @tool
+    def settle(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    first, second = (Chat(answer=asks_for("settle", amount=3), ttft=0.01) for _ in range(2))
+    hedging = [kit.hedger.middleware(second, family="scripted")]
+    agent: Any = create_agent(first, [settle], middleware=hedging, checkpointer=InMemorySaver())
+    if asynchronous:
+        result = asyncio.run(agent.ainvoke(hi(), thread(), durability="sync"))
+    else:
+        result = agent.invoke(hi(), thread(), durability="sync")
+    claims = asyncio.run(kit.hedger._shared.stores.claims.recent(10))
+    kit.hedger.close()
+    assert result["messages"][-1].content == "it says paid"
+    assert paid == [3]
+    assert [(claim.tool, str(claim.state)) for claim in claims] == [("settle", "done")]
