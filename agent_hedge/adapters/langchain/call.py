@@ -14,6 +14,7 @@ from agent_hedge.adapters.langchain.limits import take_turn
 from agent_hedge.adapters.langchain.meaning import is_meaningful
 from agent_hedge.adapters.langchain.members import Member
 from agent_hedge.adapters.langchain.server_tools import effect_of_call
+from agent_hedge.adapters.langchain.silence import silence
 from agent_hedge.adapters.langchain.usage import Meter, metered, of_message
 from agent_hedge.core.race import Race
 from agent_hedge.core.scope import ActiveAttempt
@@ -95,6 +96,7 @@ class Call:
 
     def _open(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
         arguments = self._dispatched(member, active)
+        silence()
         return member.copies.here()._astream(list(self._messages), stop=self._stop, **arguments)
 
     async def _in_turn(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
@@ -123,6 +125,7 @@ class Call:
         await take_turn(member, active)
         arguments = self._dispatched(member, active)
         arguments.pop("stream", None)
+        silence()
         result = await member.copies.here()._agenerate(list(self._messages), stop=self._stop, **arguments)
         if self._lane.funnel:
             active.usage = of_message(result.generations[0].message)

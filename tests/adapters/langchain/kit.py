@@ -78,7 +78,7 @@ def text(content: str, **fields: Any) -> ChatGenerationChunk:
 
 def usage(tokens: int) -> ChatGenerationChunk:
     counts = UsageMetadata(input_tokens=1, output_tokens=tokens, total_tokens=1 + tokens)
-    return text("", usage_metadata=counts, chunk_position="last")
+    return text("", usage_metadata=counts, response_metadata={"model_name": "scripted"}, chunk_position="last")
 
 
 class Scripted(BaseChatModel):
@@ -92,6 +92,9 @@ class Scripted(BaseChatModel):
 
     def __init__(self, *script: Step, **fields: Any) -> None:
         super().__init__(**({"script": list(script)} | fields))
+
+    def __repr__(self) -> str:  # every run asks for it, to say which model it is of
+        return f"{type(self).__name__}({self.model_name!r})"
 
     @property
     def _llm_type(self) -> str:
@@ -160,6 +163,8 @@ class Limiter(BaseRateLimiter):
 
 class Ear(BaseCallbackHandler):
     """Hears a run: what every callback was given that a user could see, without ids."""
+
+    run_inline = True
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGenerationChunk
+from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
@@ -18,6 +21,7 @@ from agent_hedge.adapters.langchain.model import HedgedChatModel
 from agent_hedge.testing.clock import run_virtual
 from agent_hedge.testing.engine import FakeEngine, Fault, Replay
 from tests.adapters.langchain.kit import (
+    Ear,
     Refusals,
     Scripted,
     Whole,
@@ -28,6 +32,7 @@ from tests.adapters.langchain.kit import (
     plain,
     requests,
     said,
+    text,
     usage,
 )
 
@@ -90,6 +95,48 @@ async def test_r05_a_graph_streams_the_winners_messages_alone(engines: Engines, 
     expected = (await bare(engines[0]).ainvoke("Hello")).text
     assert len({chunk.id for chunk in chunks}) == 1
     assert "".join(chunk.text for chunk in chunks) == expected
+
+
+class Composite(Scripted):
+    """A model that runs another one inside itself, and writes to the graph's custom stream."""
+
+    def __init__(self, *script: Any) -> None:
+        super().__init__(*script)
+
+    async def _astream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        get_stream_writer()("inside")
+        async for chunk in Scripted("inner ").astream(messages):
+            yield text(chunk.text)
+        async for outer in super()._astream(messages, stop, **kwargs):
+            yield outer
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_r05_what_a_member_does_inside_itself_is_seen_by_nobody(attempts: int) -> None:
+    async def main() -> None:
+        model = ample(policy=Fixed(0.0, attempts=attempts)).chat_model(Composite("one"), Composite("two"))
+
+        async def ask(state: MessagesState) -> dict[str, Any]:
+            get_stream_writer()("outside")
+            return {"messages": [await model.ainvoke(state["messages"])]}
+
+        builder = StateGraph(MessagesState)
+        builder.add_node("ask", ask)
+        builder.add_edge(START, "ask")
+        ear = Ear()
+        seen: dict[str, list[Any]] = {"messages": [], "custom": []}
+        stream = builder.compile().astream(
+            {"messages": [HumanMessage("Hello")]}, {"callbacks": [ear]}, stream_mode=["messages", "custom"]
+        )
+        async for mode, part in stream:
+            seen[str(mode)].append(part)
+        assert seen["custom"] == ["outside"]
+        assert "".join(message.text for message, _ in seen["messages"]) == "inner one"
+        assert ear.kinds.count("start") == ear.kinds.count("end") == 1
+
+    run_virtual(main)
 
 
 @pytest.mark.parametrize("version", ["v0", "v1"])
@@ -234,13 +281,14 @@ async def test_tools_in_each_providers_own_wire_format(engines: Engines, agent_h
         answer = sum(chunks[1:], chunks[0])
     assert said(answer)["target"] == ("gpt", "claude")[agent_hedge_force]
     assert [(call["name"], call["args"]) for call in answer.tool_calls] == [("look", {"city": "Rome"})]
-    for engine in engines:
-        await engine.wait_idle()
-    gpt, claude = (engine.requests[-1].request.json for engine in engines)
-    assert gpt["tools"][0]["function"]["name"] == "look"
-    assert claude["tools"][0]["input_schema"]["properties"].keys() == {"city"}
-    assert claude["tool_choice"] == {"type": "any"}
-    assert "function" not in claude["tools"][0]
+    sent = engines[agent_hedge_force].requests[-1].request.json
+    tool = sent["tools"][0]
+    if agent_hedge_force == 0:
+        assert tool["function"]["parameters"]["properties"].keys() == {"city"}
+        assert sent["tool_choice"] == "required"
+    else:
+        assert tool["input_schema"]["properties"].keys() == {"city"}
+        assert sent["tool_choice"] == {"type": "any"}
 
 
 @pytest.mark.parametrize("include_raw", [False, True])
