@@ -327,10 +327,21 @@ class Ledger:
             other = self._live.get(key)
             return other is not None and other.order > live.order
 
-        found = examine(row, call.site, merged(*lists), trace=self._traces.get, later=later)
+        rows = []
+        for other in merged(*lists):
+            if other.attempt_id == self._unsent.get(other.effect_key) and other.effect_key not in self._live:
+                await self._forget(other)  # its reply was lost; it was never sent
+            else:
+                rows.append(other)
+        found = examine(row, call.site, rows, trace=self._traces.get, later=later)
         if found.seen:
             await self._claims.confirm(found.seen)
         return found.doubt, found.missing
+
+    async def _forget(self, unsent: Claim) -> None:
+        """Free a claim of ours that was made while its caller heard of an outage."""
+        await self._claims.settle(unsent.effect_key, unsent.attempt_id, ClaimState.FAILED)
+        self._unsent.pop(unsent.effect_key, None)
 
     def _may_run_again(self, call: Call, row: Claim) -> bool:
         """Whether a call in doubt, or one whose owner is dead, may be run again with the same key."""

@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import EffectInDoubt
-from agent_hedge.stores.sql import SqlStores
+from agent_hedge.stores.sql import SqlStores, sqlite
 from agent_hedge.tools.effect import tool_effect
 from tests.faults.agents import die, hedger_of
 
@@ -73,9 +73,12 @@ def pay_once(store: str, world: str, effect: str, point: str, run: str, asynchro
     return str(answer.content)
 
 
-def recover(*args: Any) -> str:
-    """Call it twice, each time as another incarnation."""
-    return f"{pay_once(*args)}, {pay_once(*args)}"
+def recover(store: str, effect: str, calls: list[tuple[str, str, bool]]) -> str:
+    """Make each call twice more, each time as another incarnation."""
+    said = []
+    for world, run, asynchronous in calls:
+        said += [pay_once(store, world, effect, "", run, asynchronous) for _ in range(2)]
+    return "|".join(said)
 
 
 async def _deadly(*_: Any) -> Any:
@@ -90,6 +93,9 @@ def _die_before_commit(stores: Any, number: int) -> None:
     assert isinstance(stores, SqlStores)
     database = stores.database
     written = 0
+    if database.is_sqlite:
+        _die_in_the_transaction(number)
+        return
     pending = False
     opened = database._open
 
@@ -118,3 +124,24 @@ def _die_before_commit(stores: Any, number: int) -> None:
             pending = False
 
     database._open = open_and_listen  # type: ignore[method-assign]
+
+
+def _die_in_the_transaction(number: int) -> None:
+    """On SQLite the whole transaction runs in one trip: run all of it but the commit."""
+    plain, written = sqlite.at_once, 0
+
+    async def deadly(driver: Any, sql: str, parameters: Any) -> Any:
+        nonlocal written
+        written += 1
+        if written < number:
+            return await plain(driver, sql, parameters)
+        connection = driver._conn
+
+        def run() -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            assert connection.execute(sql, parameters).fetchone() is not None
+            die()
+
+        return await driver._execute(run)
+
+    sqlite.at_once = deadly

@@ -62,7 +62,7 @@ def run(chosen: list[dict[str, object]], tmp_path: Path, migrated: Path) -> Coun
 def test_r11_killed_and_resumed_once(tmp_path: Path, migrated: Path) -> None:
     rng = random.Random(11)
     groups = itertools.groupby(plans(), key=lambda one: (one["wiring"], one["durability"]))
-    chosen = [one for _, group in groups for one in rng.sample(list(group), 2)]
+    chosen = [one for number, (_, group) in enumerate(groups) for one in rng.sample(list(group), 1 + number % 2)]
     assert {(one["wiring"], one["durability"]) for one in chosen} == set(itertools.product(WIRINGS, DURABILITIES))
     seen = run(chosen, tmp_path, migrated)
     assert seen["done", "done"] > 0  # where the step was kept, the run goes on without anybody's help

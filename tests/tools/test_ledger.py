@@ -600,6 +600,19 @@ async def test_r14_no_claim_no_dispatch(books: Books) -> None:
 
 
 @virtual
+async def test_r14_a_claim_that_was_never_sent_puts_nothing_in_doubt(books: Books) -> None:
+    loop = asyncio.get_running_loop()
+    shaky = books.claims = Shaky(clock=loop.time, epoch=loop.time)
+    ledger = books.ledger()
+    shaky.after.add("claim")
+    with pytest.raises(StoreUnavailable):
+        await books.run(ledger, call_id="c1")
+    shaky.after.clear()
+    assert await books.run(ledger, call_id="c2") == "paid"
+    assert sorted(await books.states()) == [ClaimState.DONE, ClaimState.FAILED]
+
+
+@virtual
 async def test_r14_a_result_is_given_although_it_cannot_be_written_down_yet(books: Books) -> None:
     loop = asyncio.get_running_loop()
     shaky = books.claims = Shaky(clock=loop.time, epoch=loop.time)
