@@ -63,7 +63,6 @@ BY_CLAIM = "agent_hedge.by_claim"
 REOPENED = "agent_hedge.step.reopened"
 DUE_IN = "agent_hedge.due_in"
 LATE_BY = "agent_hedge.late_by"
-LINK = "agent_hedge.link"
 
 ERROR_TYPE = "error.type"
 SERVER_ADDRESS = "server.address"

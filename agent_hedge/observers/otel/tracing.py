@@ -187,7 +187,7 @@ class Tracing:
 
     def _step_reopened(self, event: StepReopened) -> None:
         broken = self._broken.pop(event.step_id, None)
-        links = [] if broken is None else [Link(broken, {names.LINK: "again_after"})]
+        links = [] if broken is None else [Link(broken)]
         self._open(event, _of_key(event.key) | {names.REOPENED: True}, links)
 
     def _open(self, event: Event, attributes: Mapping[str, Any], links: list[Link]) -> None:
@@ -277,7 +277,7 @@ class Tracing:
             attributes[names.TRIGGER_DELAY] = attempt.started_at - step.started_at
         if attempt.role is Role.HEDGE and step.primary is not None:
             step.hedges += 1
-            links.append(Link(step.primary, {names.LINK: "hedge_of"}))
+            links.append(Link(step.primary))
             attributes[names.HEDGE_OF] = f"{step.primary.span_id:016x}"
         span = self._tracer.start_span(
             f"chat {event.key.model}" if event.key.model else f"{names.ATTEMPT} {event.key.node}",
