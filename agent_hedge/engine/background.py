@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("agent_hedge.background")
 
+LOOK_UP_S = 0.5
+"""The longest a thread that waits for a call is deaf to an interrupt."""
 STOP_S = 2.0
 """How long open work may take to end when the loop is stopped."""
 
@@ -77,7 +79,7 @@ class Background:
 
         loop = self._schedule(begin)
         try:
-            return result.result()
+            return _outcome(result)
         except concurrent.futures.CancelledError:
             raise HedgeError("The background loop was stopped while this call was open.") from None
         except BaseException:
@@ -148,6 +150,16 @@ class Background:
                 self._thread.start()
             self._loop.call_soon_threadsafe(callback)
             return self._loop
+
+
+def _outcome(result: concurrent.futures.Future[T]) -> T:
+    """Wait for it, looking up now and then: a Ctrl-C just before a wait begins is only seen when that wait ends."""
+    while True:
+        try:
+            return result.result(LOOK_UP_S)
+        except TimeoutError:
+            if result.done():  # its own
+                return result.result()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -195,7 +195,8 @@ class Driver(Generic[T]):
 
     def _done(self, number: int, outcome: Outcome[Any]) -> None:
         race = self.race
-        if race.in_flight == 1 and self._forced is None and not self._facts and not race.is_cancelled(number):
+        active = self._active[number]
+        if race.in_flight == 1 and self._forced is None and not self._facts and active and not active.cancelled:
             now = self._spawner.now()
             commands = race.on_outcome(number, outcome, now)
             commands += race.on_ended(number, now, self._let_go(number))
