@@ -8,6 +8,7 @@ and billed are two numbers: what a provider bills for a cancelled attempt is its
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -124,7 +125,7 @@ class Accounting:
 
     async def flush(self) -> None:
         """Ship everything that is known now."""
-        self._settle_broken(0.0)
+        self._settle_broken(-math.inf)
         await self.recorder.flush()
 
     # --- a step ---------------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class Accounting:
         }
         if event.tenant:
             row["tenant"] = event.tenant
-        if event.deadline < float("inf"):
+        if event.deadline < math.inf:
             row["deadline_s"] = event.deadline - event.at
         step.held.append(("steps", row))
 

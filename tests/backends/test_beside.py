@@ -67,5 +67,6 @@ async def _ask(*engines: FakeEngine) -> Any:
             return {"messages": [await model.ainvoke(state["messages"])]}
 
         graph = StateGraph(MessagesState).add_node("plan", plan).add_edge(START, "plan").compile()
-        result = await graph.ainvoke({"messages": [("user", "hello")]})
+        question: Any = {"messages": [("user", "hello")]}
+        result = await graph.ainvoke(question)
         return result["messages"][-1]

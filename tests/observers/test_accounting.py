@@ -6,13 +6,22 @@ from typing import Any
 
 import pytest
 
-from agent_hedge.core.events import AttemptEnded, AttemptStarted, StepClosed, StepEnded, StepStarted
+from agent_hedge.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    FirstToken,
+    StepClosed,
+    StepEnded,
+    StepReopened,
+    StepStarted,
+)
 from agent_hedge.core.step import Attempt, Certainty, Receipt, Role, StepKey, Usage, Verdict
 from agent_hedge.errors import StoreUnavailable
 from agent_hedge.observers.accounting import Accounting, cost_of
 from agent_hedge.observers.recorder import Recorder
 from agent_hedge.stores.memory import MemorySteps
-from agent_hedge.testing.scenario import Site
+from agent_hedge.testing.scenario import Line, Site
 
 from .kit import START, WALL, IdlePortal, a_run, play
 
@@ -89,6 +98,59 @@ async def test_only_hedged_steps_are_recorded_when_asked() -> None:
     (step,), attempts = await books.rows()
     assert step["decision"] == "hedged"
     assert [row["number"] for row in attempts] == [0, 1]
+
+
+def again(accounting: Accounting, *, loser_lingers: bool) -> None:
+    """A step whose winner breaks after its first token and that is run again, which then answers."""
+    key = StepKey(node="n")
+    common: dict[str, Any] = {"step_id": "s", "key": key}
+    ends = float("inf")
+    broke, lost, won = (
+        Attempt(number, role, Site(name), START + number, ends, None, number)
+        for number, role, name in ((0, Role.PRIMARY, "a"), (1, Role.HEDGE, "b"), (2, Role.RECOVERY, "b"))
+    )
+
+    def end(attempt: Attempt, verdict: Verdict, at: float) -> AttemptEnded:
+        return AttemptEnded(attempt=attempt, verdict=verdict, receipt=Receipt(), at=at, **common)
+
+    opening: list[Event] = [
+        StepStarted(deadline=ends, at=START, **common),
+        AttemptStarted(attempt=broke, at=START, **common),
+        AttemptStarted(attempt=lost, at=START + 1, **common),
+        end(broke, Verdict.FAILED, START + 2),
+        StepEnded(winner=broke, launched=2, elapsed=2.0, error="ReadError", at=START + 2, **common),
+    ]
+    closing: list[Event] = [end(lost, Verdict.SUPERSEDED, START + 2), StepClosed(at=START + 2, **common)]
+    second: list[Event] = [
+        StepReopened(at=START + 2, **common),
+        AttemptStarted(attempt=won, at=START + 2, **common),
+        FirstToken(attempt=won, latency=1.0, at=START + 3, **common),
+    ]
+    answer: list[Event] = [
+        end(won, Verdict.WON, START + 3),
+        StepEnded(winner=won, launched=1, elapsed=1.0, at=START + 3, **common),
+        StepClosed(at=START + 3, **common),
+    ]
+    for event in [*opening, *(second + closing if loser_lingers else closing + second), *answer]:
+        accounting.on_event(event)
+
+
+@pytest.mark.parametrize("loser_lingers", [False, True])
+async def test_r18_a_step_that_is_run_again_is_one_step_settled_once(loser_lingers: bool) -> None:
+    books = Books()
+    again(books.accounting, loser_lingers=loser_lingers)
+    (step,), attempts = await books.rows()
+    assert (step["outcome"], step["winner"], step["launched"]) == ("answered", "b", 3)
+    assert (step["ttft_s"], step["elapsed_s"]) == (3.0, 3.0), "from the first request on"
+    assert [row["outcome"] for row in attempts] == ["failed", "superseded", "won"]
+    assert not books.accounting._steps
+
+
+async def test_a_step_that_nobody_runs_again_has_failed() -> None:
+    books = Books()
+    play(books.accounting, Line("a", 0.5, OSError(), first_token=0.1), commit_on_token=True)
+    (step,), (attempt,) = await books.rows()
+    assert (step["outcome"], step["error"], attempt["outcome"]) == ("failed", "OSError", "failed")
 
 
 # --- tokens and cost ----------------------------------------------------------------------------------------------
