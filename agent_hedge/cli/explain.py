@@ -7,67 +7,85 @@ import importlib.util
 import inspect
 import json as json_format
 import sys
-from collections.abc import Callable
+import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from agent_hedge.core.ports import EffectSource
-from agent_hedge.core.step import Effect
-from agent_hedge.errors import ConfigurationError
-from agent_hedge.tools.effect import effect_spec
+from agent_hedge.cli.common import SchemaOption, StoreOption, with_stores
+from agent_hedge.core.ports import Stores
+from agent_hedge.errors import ConfigurationError, HedgeError
+from agent_hedge.tools.effect import EffectSpec, effect_spec, namespace_of
+from agent_hedge.tools.registry import Registry
 
 
-class NothingKnown:
-    """An `EffectSource` without entries: what is annotated on the tools themselves is all there is."""
+def explain(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:GRAPH", help="package.module:attribute or path/to/file.py:attribute.")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="Print plain data.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    fail_on_unknown: Annotated[
+        bool, typer.Option("--fail-on-unknown", help="Exit 1 if a tool's effect is unknown.")
+    ] = False,
+    bar: Annotated[str, typer.Option(help="unit or downstream: how far a barred tool reaches.")] = "unit",
+    store: StoreOption = "",
+    schema: SchemaOption = None,
+) -> None:
+    """Show per node which tools can run in it, what cannot be seen, and whether it may be duplicated.
 
-    def effect(self, name: str, namespace: str = "") -> Effect:
-        """Return UNKNOWN."""
-        return Effect.UNKNOWN
+    With a store its registry is asked, as a hedger would; without one, what is annotated on the tools.
+    """
+    try:
+        from agent_hedge.adapters.langgraph.explain import explain as explain_graph
 
-
-def make_explain(effects: Callable[[], EffectSource] = NothingKnown) -> Callable[..., None]:
-    """Return the command; `effects` makes the source it asks, once per call (a hedger's registry, say)."""
-
-    def explain(
-        target: Annotated[
-            str, typer.Argument(metavar="MODULE:GRAPH", help="package.module:attribute or path/to/file.py:attribute.")
-        ],
-        json: Annotated[bool, typer.Option("--json", help="Print plain data.")] = False,
-        mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
-        fail_on_unknown: Annotated[
-            bool, typer.Option("--fail-on-unknown", help="Exit 1 if a tool's effect is unknown.")
-        ] = False,
-        bar: Annotated[str, typer.Option(help="unit or downstream: how far a barred tool reaches.")] = "unit",
-    ) -> None:
-        """Show per node which tools can run in it, what cannot be seen, and whether it may be duplicated."""
-        try:
-            from agent_hedge.adapters.langgraph.explain import explain as explain_graph
-
-            if json and mermaid:
-                raise ConfigurationError("choose one of --json and --mermaid")
-            graph = load(target)
-            found = explain_graph(graph, effects=effects(), bar=bar, spec_of=effect_spec)  # type: ignore[arg-type]
-        except ConfigurationError as error:
-            typer.echo(f"agent-hedge explain: {error}", err=True)
-            raise typer.Exit(2) from None
-        except ModuleNotFoundError as error:
-            typer.echo(f"agent-hedge explain needs {error.name}: pip install 'agent-hedge[langgraph]'", err=True)
-            raise typer.Exit(2) from None
-        if json:
-            typer.echo(json_format.dumps(found.to_dict(), indent=2))
-        else:
-            typer.echo(found.mermaid() if mermaid else str(found))
-        if fail_on_unknown and found.unknown:
-            typer.echo(f"agent-hedge explain: the effect of {', '.join(found.unknown)} is unknown", err=True)
-            raise typer.Exit(1)
-
-    return explain
+        if json and mermaid:
+            raise ConfigurationError("choose one of --json and --mermaid")
+        graph = load(target)
+        registry = _registry(store, schema)
+        found = explain_graph(graph, effects=registry, bar=bar, spec_of=partial(_spec, registry))  # type: ignore[arg-type]
+    except ConfigurationError as error:
+        typer.echo(f"agent-hedge explain: {error}", err=True)
+        raise typer.Exit(2) from None
+    except HedgeError as error:
+        typer.echo(f"agent-hedge explain: {error}", err=True)
+        raise typer.Exit(1) from None
+    except ModuleNotFoundError as error:
+        typer.echo(f"agent-hedge explain needs {error.name}: pip install 'agent-hedge[langgraph]'", err=True)
+        raise typer.Exit(2) from None
+    if json:
+        typer.echo(json_format.dumps(found.to_dict(), indent=2))
+    else:
+        typer.echo(found.mermaid() if mermaid else str(found))
+    if fail_on_unknown and found.unknown:
+        typer.echo(f"agent-hedge explain: the effect of {', '.join(found.unknown)} is unknown", err=True)
+        raise typer.Exit(1)
 
 
-explain = make_explain()
-"""The command as it stands without a store."""
+def _registry(store: str, schema: str | None) -> Registry:
+    """Return the registry of a store, read once and never written to; without a store an empty one."""
+    if not store:
+        return Registry()
+
+    async def read(stores: Stores) -> Registry:
+        registry = Registry(stores.effects)
+        await registry.refresh(time.monotonic())
+        return registry
+
+    return with_stores(store, schema, read)
+
+
+def _spec(registry: Registry, tool: Any) -> EffectSpec | None:
+    """Return what counts for an annotated tool once the registry has heard of it; nothing of it is stored."""
+    own = effect_spec(tool)
+    if own is None:
+        return None
+    try:
+        return registry.declare(tool, namespace=namespace_of(tool))[0].spec
+    except ConfigurationError:  # it has no name to be declared under
+        return own
 
 
 def load(target: str) -> Any:

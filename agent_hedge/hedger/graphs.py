@@ -75,6 +75,7 @@ class Graphs(Runs):
         A node is declared by ``metadata={"agent_hedge": {"unit": "node", ...}}``, with the settings of `node`. The
         graph counts as shown (`explain`). Wrap before compiling.
         """
+        self._shared.settle()
         self._graphs.wrap_graph(builder)  # type: ignore[arg-type]
         return builder
 
@@ -83,6 +84,7 @@ class Graphs(Runs):
 
         The graph is remembered: under ``bar="downstream"`` only nodes of graphs that were shown are hedged.
         """
+        self._shared.settle()
         return self._graphs.graphs.explain(graph, bar)
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from agent_hedge.core.ports import Stores
+from agent_hedge.core.step import Effect
 from agent_hedge.engine.background import Background
 from agent_hedge.engine.rounds import Rounds
 from agent_hedge.engine.runbook import AtOnce, Runbook
@@ -41,11 +42,14 @@ class Shared:
         self.stores = stores_of(store, schema)
         self.rounds = Rounds(background)
         self.on_change: Callable[[], Awaitable[object]] | None = None
-        """Called when the registry's entries have changed in the store."""
+        """Called when what counts for a tool has changed."""
+        self._judged_version = 0
+        self._judged: dict[tuple[str, str], tuple[Effect, bool]] = {}
         self._background = background
         self._modes = modes
         self._health = health
         self._away = store is not None
+        self._waited = False
         if store is None:
             self.registry = Registry(portal=background)
             self.runbook = Runbook(self.stores.runs, AtOnce())
@@ -58,7 +62,18 @@ class Shared:
         atexit.register(_write_the_rest, weakref.ref(self))
 
     async def _read_registry(self, now: float) -> None:
-        if await self.registry.refresh(now) and self.on_change is not None:
+        await self.registry.refresh(now)
+        if self._judged_version == self.registry.version:
+            return
+        self._judged_version = self.registry.version
+        before, self._judged = (
+            self._judged,
+            {
+                (entry.namespace, entry.name): (entry.effect, entry.spec.repeat_allowed)
+                for entry in self.registry.entries()
+            },
+        )
+        if self._judged != before and self.on_change is not None:
             await self.on_change()
 
     async def _read_switches(self, now: float) -> None:
@@ -68,9 +83,10 @@ class Shared:
             self._health.drain(self._modes.drained())
 
     def settle(self) -> None:
-        """Wait for the first reading of the registry, for verdicts that would else say that it cannot be read."""
-        if self.registry.readable:
+        """Wait, once, for the first reading of the registry: verdicts would else say that it cannot be read."""
+        if self._waited or self.registry.readable:
             return
+        self._waited = True
         try:
             self._background.call(lambda: _at_most(self.registry.refresh(time.monotonic())))
         except HedgeError as error:

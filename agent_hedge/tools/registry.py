@@ -64,6 +64,8 @@ class Registry:
         self._entries: dict[Key, Entry] = {}
         self._effects: dict[Key, Effect] = {}
         self._revision = -1
+        self.version = 0
+        """Moves with every change of the entries, declared here or read from the store."""
         self._readable_until = math.inf if store is None else -math.inf
 
     # --- reading: from the snapshot, never waiting
@@ -310,6 +312,7 @@ class Registry:
                 entries[key] = entry
         self._entries = entries
         self._effects = {key: entry.effect for key, entry in entries.items()}
+        self.version += 1
 
     def _judge(self, key: Key) -> Entry | None:
         stored, local = self._stored.get(key, {}), self._local.get(key, {})

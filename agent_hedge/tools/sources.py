@@ -38,7 +38,8 @@ def read(tools: object, *, namespace: str) -> list[Declared]:
     """Read tools, a mapping of names, or rows; raise `ConfigurationError` for what is none of these."""
     if isinstance(tools, Mapping) and not _is_row(tools):
         return [Declared(name=name, spec=_spec_of(value, name), identity="a mapping") for name, value in tools.items()]
-    if isinstance(tools, str | bytes) or not isinstance(tools, Iterable):
+    alone = isinstance(getattr(tools, "name", None), str)  # a LangChain tool is a pydantic model, and those iterate
+    if alone or isinstance(tools, str | bytes) or not isinstance(tools, Iterable):
         tools = [tools]
     if isinstance(tools, Mapping):
         tools = [tools]

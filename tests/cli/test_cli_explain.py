@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from agent_hedge.cli.explain import explain, make_explain
-from agent_hedge.core.ports import EffectSource
+from agent_hedge.cli.explain import explain
 from agent_hedge.core.step import Effect
+from agent_hedge.stores.sql import migrate, sql_stores
+from agent_hedge.tools.registry import Registry
 
 GRAPH = '''
 from typing import Any, TypedDict
@@ -61,14 +63,14 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def app(effects: type[EffectSource] | None = None) -> typer.Typer:
+def app() -> typer.Typer:
     found = typer.Typer()
-    found.command()(explain if effects is None else make_explain(effects))
+    found.command()(explain)
     return found
 
 
-def run(*arguments: str, effects: type[EffectSource] | None = None) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app(effects), arguments)
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app(), arguments)
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -104,15 +106,36 @@ def test_fails_on_unknown_tools_if_asked(file: Path) -> None:
     assert err == "agent-hedge explain: the effect of pay is unknown\n"
 
 
-class Everything:
-    def effect(self, name: str, namespace: str = "") -> Effect:
-        return Effect.IDEMPOTENT
+def test_r09_the_registry_of_a_store_comes_first_and_is_not_written_to(file: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    migrate.upgrade(url)
 
+    async def annotate() -> None:
+        stores = sql_stores(url)
+        registry = Registry(stores.effects)
+        await registry.aannotate("pay", Effect.IDEMPOTENT)
+        await registry.aannotate("search", Effect.ONCE)
+        await stores.close()
 
-def test_asks_the_source_it_is_made_with(file: Path) -> None:
-    code, out, _ = run(f"{file}:graph", "--fail-on-unknown", effects=Everything)
+    asyncio.run(annotate())
+    code, out, _ = run(f"{file}:graph", "--fail-on-unknown", "--store", url)
     assert code == 0
     assert "pay (idempotent)" in out
+    assert "search (once)" in out
+
+    async def read() -> list[str]:
+        stores = sql_stores(url)
+        _, rows = await stores.effects.read()
+        await stores.close()
+        return sorted(row.source for row in rows)
+
+    assert asyncio.run(read()) == ["operator", "operator"]
+
+
+def test_a_store_that_does_not_answer_is_one_line_and_exit_1(file: Path) -> None:
+    code, _, said = run(f"{file}:graph", "--store", "postgresql://nobody@127.0.0.1:1/none")
+    assert code == 1
+    assert "cannot be opened" in said
 
 
 @pytest.mark.parametrize(

@@ -497,3 +497,16 @@ def test_c10_a_verdict_takes_less_than_two_microseconds() -> None:
     best = min(timeit.repeat(lambda: registry.effect("t7", "crm"), number=5000, repeat=20)) / 5000
     print(f"verdict: {best * 1e6:.2f} us")
     assert best < 2e-6
+
+
+def test_one_langchain_tool_is_declared_by_itself() -> None:
+    from langchain_core.tools import tool
+
+    @tool_effect(Effect.READ_ONLY)
+    @tool
+    def look(query: str) -> str:
+        """Look."""
+        return query
+
+    (entry,) = Registry().declare(look)
+    assert (entry.name, entry.effect, entry.source) == ("look", Effect.READ_ONLY, "code")

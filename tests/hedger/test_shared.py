@@ -1,0 +1,323 @@
+"""What a hedger shares through its store: switches, the registry; what it does when the store is gone (R14, R21)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_hedge import Effect, Fixed, FleetBudget, Hedger
+from agent_hedge.core.events import AttemptRefused, Event, Reason
+from agent_hedge.core.ports import Stores, Switch
+from agent_hedge.errors import ConfigurationError, StoreUnavailable
+from agent_hedge.gates import LOST_S
+from agent_hedge.stores.sql import migrate, sql_stores
+from tests.engine.kit import AMPLE, hedger, run_clean
+from tests.runs.kit import slow_once
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/store.db"
+    migrate.upgrade(url)
+    return url
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[Hedger]:
+    budget = FleetBudget(**AMPLE)  # type: ignore[arg-type]
+    hedger = Hedger(url, policy=Fixed(0.01, attempts=2), budget=budget, accounting="off")
+    yield hedger
+    hedger.close()
+
+
+def elsewhere(url: str, work: Callable[[Stores], Any]) -> None:
+    """Do something to the store as another process would."""
+
+    async def main() -> None:
+        stores = sql_stores(url, create=False)
+        try:
+            await work(stores)
+        finally:
+            await stores.close()
+
+    asyncio.run(main())
+
+
+def _set(switch: Switch, stores: Stores) -> Any:
+    return stores.switches.set(switch)
+
+
+def after_a_round(opened: Hedger, job: str) -> Callable[..., float]:
+    """Return what waits, at most 2 s, until something holds after a round; it returns the seconds that took."""
+    went_round = threading.Condition()
+    jobs = opened._shared.rounds._jobs
+    original = jobs[job]
+
+    async def and_tell(now: float) -> None:
+        await original(now)
+        with went_round:
+            went_round.notify_all()
+
+    jobs[job] = and_tell
+    opened._shared.rounds.ensure()
+
+    def wait(holds: Callable[[], bool], timeout: float = 2.0) -> float:
+        started = time.monotonic()
+        with went_round:
+            assert went_round.wait_for(holds, timeout=timeout), f"not seen within {timeout} s"
+        return time.monotonic() - started
+
+    return wait
+
+
+def refusals(seen: list[Event]) -> list[Reason]:
+    return [one.reason for one in seen if isinstance(one, AttemptRefused)]
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+# --- switches --------------------------------------------------------------------------------------------------------
+
+
+def test_r21_a_switch_set_elsewhere_is_in_force_within_two_seconds(url: str, opened: Hedger) -> None:
+    wait = after_a_round(opened, "switches")
+    wait(lambda: opened._shared.rounds.silence() < math.inf)
+    step = slow_once(opened, 0.1, hedge=0.01)
+    assert asyncio.run(step()) == "from 1"
+    off = Switch(scope_kind="fleet", scope="", mode="off", reason="incident")
+    elsewhere(url, lambda stores: stores.switches.set(off))
+    wait(lambda: opened.modes.in_force() == ("off", "fleet : incident"))
+    assert opened.status()["mode"] == "off"
+    assert asyncio.run(step()) == "from 0"
+
+
+def test_r21_a_drained_target_gets_nothing_and_comes_back_at_its_instant(url: str, opened: Hedger) -> None:
+    wait = after_a_round(opened, "switches")
+    until = time.time() + 2.0
+    drained = Switch(scope_kind="target", scope="a", mode="drain", until=until)
+    elsewhere(url, lambda stores: stores.switches.set(drained))
+    wait(lambda: opened._health.drained == {"a"})
+    wait(lambda: opened._health.drained == frozenset(), timeout=4.0)
+    assert time.time() >= until
+
+
+def test_r21_the_last_known_switches_stay_when_the_store_is_gone(
+    url: str, opened: Hedger, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait = after_a_round(opened, "switches")
+    for mode, scope in (("shadow", "plan"), ("drain", "eu")):
+        kind = "node" if mode == "shadow" else "target"
+        switch = Switch(scope_kind=kind, scope=scope, mode=mode)
+        elsewhere(url, partial(_set, switch))
+    wait(lambda: opened._health.drained == {"eu"} and opened.modes.in_force(node="plan")[0] == "shadow")
+    tried = threading.Event()
+
+    async def gone() -> Any:
+        tried.set()
+        raise StoreUnavailable("The store did not answer.")
+
+    with caplog.at_level(logging.WARNING, "agent_hedge.background"):
+        opened._shared.stores.switches.switches = gone  # type: ignore[method-assign]
+        assert tried.wait(2.0)
+        tried.clear()
+        assert tried.wait(2.0)
+    assert opened.modes.in_force(node="plan")[0] == "shadow"
+    assert opened._health.drained == {"eu"}
+    said = [record.getMessage() for record in caplog.records if "switches" in record.getMessage()]
+    assert said == ["switches: The store did not answer. Tried again every 1 s."], "said once"
+
+
+# --- the store is gone -----------------------------------------------------------------------------------------------
+
+
+def test_r14_a_store_that_cannot_be_reached_stops_hedging_and_no_call() -> None:
+    heard = Heard()
+    budget = FleetBudget(**AMPLE)  # type: ignore[arg-type]
+    opened = Hedger(
+        "postgresql://nobody@127.0.0.1:1/none",
+        policy=Fixed(0.01, attempts=2),
+        budget=budget,
+        observers=[heard],
+        accounting="off",
+    )
+    step = slow_once(opened, 0.05)
+
+    async def main() -> float:
+        started = time.monotonic()
+        async with opened.run(key="k", deadline=30.0) as run:
+            assert run.remaining > 29.0
+            assert await step() == "from 0"
+        return time.monotonic() - started
+
+    assert asyncio.run(main()) < 1.5, "half a second of patience at the entry, and none in the step"
+    assert refusals(heard.events) == [Reason.STORE_LOST]
+    started = time.monotonic()
+    with opened.run(key="k"):
+        pass
+    assert time.monotonic() - started < 1.0
+    opened._background.close()
+
+
+def test_r14_a_silent_store_stops_hedging_after_ten_seconds(opened: Hedger) -> None:
+    wait = after_a_round(opened, "runs")
+    wait(lambda: opened._shared.rounds.silence() < LOST_S)
+    rounds = opened._shared.rounds
+    clock = rounds._clock
+    rounds._clock = lambda: clock() + LOST_S + 1.0
+    assert rounds.silence() > LOST_S
+
+
+def test_r14_without_a_store_there_is_no_round_and_no_thread() -> None:
+    async def main() -> None:
+        opened = hedger(1.0)
+        async with opened.run(key="k"):
+            assert await slow_once(opened)() == "from 1"
+        opened.registry.declare({"search": Effect.READ_ONLY})
+        assert not opened._background.running
+
+    run_clean(main)
+
+
+def test_a_hedger_that_was_closed_goes_round_again_when_it_is_used(url: str, opened: Hedger) -> None:
+    wait = after_a_round(opened, "switches")
+    wait(lambda: opened._shared.rounds.silence() < math.inf)
+    opened.close()
+    assert not opened._background.running
+    elsewhere(url, lambda stores: stores.switches.set(Switch(scope_kind="fleet", scope="", mode="off")))
+    slow_once(opened)
+    wait(lambda: opened.modes.in_force()[0] == "off")
+
+
+def test_the_rounds_do_not_keep_the_first_callers_run(opened: Hedger) -> None:
+    from agent_hedge.core.scope import current_run
+
+    seen: list[object] = []
+
+    async def look(now: float) -> None:
+        seen.append(current_run())
+
+    opened._shared.rounds.add("look", look)
+    wait = after_a_round(opened, "look")
+    with opened.run():
+        opened._shared.rounds.stop()
+        opened._shared.rounds.ensure()
+    wait(lambda: len(seen) > 1)
+    assert set(seen) == {None}
+
+
+# --- the registry ----------------------------------------------------------------------------------------------------
+
+
+def test_r09_what_an_operator_says_elsewhere_counts_within_two_seconds(url: str, opened: Hedger) -> None:
+    from agent_hedge.tools.registry import Registry
+
+    wait = after_a_round(opened, "registry")
+    assert opened.registry.effect("search") is Effect.ONCE, "nothing counts before the store was read"
+    wait(lambda: opened.registry.readable)
+    opened.registry.declare({"search": Effect.READ_ONLY})
+    assert opened.registry.effect("search") is Effect.READ_ONLY
+    elsewhere(url, lambda stores: Registry(stores.effects).aannotate("search", Effect.ONCE))
+    wait(lambda: opened.registry.effect("search") is Effect.ONCE)
+
+
+def test_r09_a_verdict_is_taken_again_when_the_registry_changes(url: str, opened: Hedger) -> None:
+    from langchain_core.tools import tool
+    from langgraph.graph import START, StateGraph
+    from langgraph.prebuilt import ToolNode
+
+    from agent_hedge import tool_effect
+    from agent_hedge.tools.registry import Registry
+
+    @tool_effect(Effect.READ_ONLY)
+    @tool
+    def search(query: str) -> str:
+        """Search."""
+        return query
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(dict)
+    builder.add_node("tools", ToolNode([search]))
+    builder.add_edge(START, "tools")
+    shown = opened.explain(builder)
+    assert shown.nodes[0].verdicts["node"].hedgeable, shown
+    assert opened.registry.known("search").source == "code", "what a tool says itself is declared"
+    graphs = opened._graphs.graphs
+    wait = after_a_round(opened, "registry")
+    elsewhere(url, lambda stores: Registry(stores.effects).aannotate("search", Effect.ONCE))
+    wait(lambda: not graphs.report("tools", (), "unit")[0].verdicts["node"].hedgeable)
+
+
+def test_explain_waits_for_a_store_only_so_long(caplog: pytest.LogCaptureFixture) -> None:
+    from langgraph.graph import START, StateGraph
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(dict)
+    builder.add_node("n", lambda state: state)
+    builder.add_edge(START, "n")
+    opened = Hedger("postgresql://nobody@127.0.0.1:1/none", accounting="off")
+    started = time.monotonic()
+    opened.explain(builder)
+    assert time.monotonic() - started < 4.0
+    assert "the registry cannot be read" in caplog.text
+    opened._background.close()
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"schema": "ops"}, "schema='ops' needs a PostgreSQL store"),
+        ({"store": "sqlite:///x.db", "schema": "ops"}, "schema= is for PostgreSQL"),
+        ({"store": "postgresql://h/d", "schema": "Not A Schema"}, "lower-case"),
+        ({"store": "sqlite://"}, "needs a file"),
+        ({"store": object()}, "a database URL, an engine or None"),
+    ],
+)
+def test_r20_a_store_that_cannot_be_meant(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Hedger(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"resume": "yes"}, "resume must be True, False or None"),
+        ({"resume": True}, "needs the key"),
+        ({"tokens": -1}, "tokens must be a whole number"),
+        ({"tokens": 1.5}, "tokens must be a whole number"),
+        ({"cost": -0.1}, "cost must be a finite amount"),
+        ({"cost": math.nan}, "cost must be a finite amount"),
+        ({"cost": True}, "cost must be a finite amount"),
+    ],
+)
+def test_r20_a_run_that_cannot_be_meant(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Hedger().run(**settings)
+
+
+@pytest.mark.parametrize("kind", ["Engine", "AsyncEngine"])
+def test_a_store_may_be_an_engine(url: str, kind: str) -> None:
+    from sqlalchemy import create_engine
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    asynchronous = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+    engine = create_engine(url) if kind == "Engine" else asynchronous
+    with_engine = Hedger(engine, accounting="off")
+    wait = after_a_round(with_engine, "runs")
+    wait(lambda: with_engine._shared.rounds.silence() < math.inf)
+    with_engine.close()
