@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -68,4 +69,10 @@ def slow_once(opened: Hedger, seconds: float = 60.0, *, hedge: float = 0.5) -> C
     return wrapped
 
 
-__all__ = ["Process", "World", "hedger", "slow_once"]
+async def until_heard(opened: Hedger) -> None:
+    """Wait until the store has been heard: before that hedging is refused."""
+    while opened._shared.rounds.silence() == math.inf:  # noqa: ASYNC110  # another thread's loop hears it
+        await asyncio.sleep(0.005)
+
+
+__all__ = ["Process", "World", "hedger", "slow_once", "until_heard"]

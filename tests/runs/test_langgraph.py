@@ -23,6 +23,7 @@ from agent_hedge.errors import DeadlineExceeded
 from agent_hedge.testing.clock import run_virtual
 from tests.adapters.langgraph.graph_kit import Chat
 from tests.engine.kit import hedger
+from tests.runs.kit import until_heard
 
 
 class Listener:
@@ -96,8 +97,7 @@ def test_r13_ten_parallel_branches_on_a_store(sqlite_url: str) -> None:
         async with hedger(0.2, observers=[heard], store=sqlite_url, accounting="off") as opened:
             graph = fan_out(slow(opened, 0.6), 10)
             async with opened.run(key="k", deadline=30.0, extra_attempts=3):
-                while opened._shared.rounds.silence() > 10:  # hedging is refused before the store was heard
-                    await asyncio.sleep(0.005)
+                await until_heard(opened)
                 await graph.ainvoke({})
 
     asyncio.run(main())

@@ -16,7 +16,7 @@ from agent_hedge import Fixed, FleetBudget, Hedger
 from agent_hedge.core.scope import Run
 from agent_hedge.errors import DeadlineExceeded
 from tests.engine.kit import AMPLE
-from tests.runs.kit import slow_once
+from tests.runs.kit import slow_once, until_heard
 
 
 async def main(settings: dict[str, Any]) -> None:
@@ -24,8 +24,7 @@ async def main(settings: dict[str, Any]) -> None:
     opened = Hedger(settings.pop("store"), policy=Fixed(0.02, attempts=2), budget=budget, accounting="off")
     step = slow_once(opened, 0.1, hedge=0.01)
     loop = asyncio.get_running_loop()
-    while opened._shared.rounds.silence() == float("inf"):  # until the store has been heard, hedging is refused
-        await asyncio.sleep(0.01)
+    await until_heard(opened)
     await loop.run_in_executor(None, sys.stdin.readline)
     async with opened.run(**settings) as run:
         say(run, hedges=0)
