@@ -8,6 +8,7 @@ nothing is held back.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from agent_hedge.core.ports import Classifier, EffectSource, Refused
 from agent_hedge.core.scope import ActiveAttempt, StepContext, step_scope
 from agent_hedge.core.step import Effect, Failure, StepKey
 from agent_hedge.engine.lane import Lane
-from agent_hedge.errors import DeadlineExceeded
+from agent_hedge.errors import AttemptCancelled, DeadlineExceeded
 
 Config = Mapping[str, Any]
 Body = Callable[[Config | None, Any], Awaitable[Any]]
@@ -85,6 +86,8 @@ class NodeRace:
             if refused is not None:
                 return await self._alone(body, state, config, context, key)
             return await self._raced(body, state, config, context, key)
+        except AttemptCancelled as error:  # LangGraph tells a node that cancels itself by this, and names it
+            raise asyncio.CancelledError from error
         finally:
             step_scope.reset(verdict)
 
@@ -126,6 +129,9 @@ class NodeRace:
             if driver.committed is not None:
                 await attempts[driver.committed].open()
             result = await driver.until_answered()
+            if driver.committed is not None:
+                attempts[driver.committed].settle()
+            return result
         except Exception as error:
             if driver.committed is None and 0 in attempts and not isinstance(error, DeadlineExceeded):
                 await attempts[0].open()  # all have failed: the primary's error is shown, and what came before it
@@ -133,9 +139,7 @@ class NodeRace:
         finally:
             if driver.answer is None:
                 await driver.leave()
-        if driver.committed is not None:
-            attempts[driver.committed].settle()
-        return result
+            attempts.clear()  # they lead back to the race: a cycle would keep the graph's loop until it is collected
 
     def _gated(self, config: Config, active: ActiveAttempt) -> GatedAttempt:
         _, holds_graphs = self._look()

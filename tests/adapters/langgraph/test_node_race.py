@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from functools import partial
 from typing import Any
@@ -14,9 +15,10 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
-from langgraph.errors import NodeTimeoutError
+from langgraph.errors import NodeCancelledError, NodeTimeoutError
 from langgraph.func import task
 from langgraph.graph import START, StateGraph
+from langgraph.pregel._loop import AsyncPregelLoop
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Send, TimeoutPolicy, interrupt
@@ -575,3 +577,38 @@ async def test_what_is_held_back_still_refreshes_an_idle_timeout() -> None:
     policy = TimeoutPolicy(idle_timeout=0.35)
     graph = single(raced(kit, works, policy=Never()), timeout=policy).compile()
     assert (await graph.ainvoke(hi()))["log"] == ["done"]
+
+
+def test_r07_a_node_that_cancels_itself_fails_as_the_plain_node_does() -> None:
+    kit = make_kit("node")
+
+    async def gives_up(state: State) -> State:
+        raise asyncio.CancelledError
+
+    for node in (gives_up, raced(kit, gives_up)):
+        with pytest.raises(NodeCancelledError):
+            run_virtual(partial(single(node).compile().ainvoke, hi()))
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_a_race_leaves_no_cycle_that_keeps_the_graphs_loop(winner: int) -> None:
+    kit = make_kit("node")
+    model = Chat()
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    graph = single(raced(kit, ask)).compile()
+
+    async def main() -> int:
+        gc.collect()
+        gc.disable()
+        try:
+            await graph.ainvoke(hi())
+            await kit.hedger.aclose()
+            await asyncio.sleep(0)
+            return sum(isinstance(found, AsyncPregelLoop) for found in gc.get_objects())
+        finally:
+            gc.enable()
+
+    assert forcing(main, winner) == 0
