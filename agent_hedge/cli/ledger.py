@@ -15,7 +15,7 @@ from agent_hedge.tools.ledger import ANSWERS, Answer, resolve
 
 app = typer.Typer(name="ledger", help="Claims of side effects.", no_args_is_help=True)
 
-COLUMNS = ["key", "tool", "state", "effect", "run", "thread", "executions", "age_s", "note"]
+COLUMNS = ["key", "tool", "state", "run", "thread", "age_s", "note"]
 SHOWN = 12
 """Characters of a key in a table; `show` and `resolve` take them, where they name one claim."""
 LOOKED_THROUGH = 10_000

@@ -12,6 +12,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 SAYS = {
     "01_wrap.py": "hedged, p99:",
     "02_chat_model.py": "'hedged': True",
+    "03_payment.py": "payments made: 1",
     "04_plan_and_execute.py": "20 steps",
     "05_map_reduce.py": "20 summaries, 3 of 3 extra attempts",
     "06_agent_with_tools.py": "model: its model calls are hedgeable",
