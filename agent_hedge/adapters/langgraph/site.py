@@ -179,7 +179,7 @@ def _token(owner: object | None) -> str:
 
 
 def _durability(conf: Mapping[str, Any]) -> str:
-    return str(conf.get(CONFIG_KEY_DURABILITY) or "async")
+    return str(conf.get(CONFIG_KEY_DURABILITY) or ("async" if CONFIG_KEY_TASK_ID in conf else ""))
 
 
 def _history(conf: Mapping[str, Any], call_id: str) -> tuple[dict[str, int], frozenset[str]]:
