@@ -116,6 +116,26 @@ def test_r19_without_an_sdk_telemetry_is_idle_and_wakes_up_with_one(monkeypatch:
     assert not telemetry.idle
 
 
+def test_gauges_show_the_hedgers_state(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    from agent_hedge.observers import otel
+
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    monkeypatch.setattr(otel, "get_meter_provider", lambda: meters)
+    asyncio.run(two_steps(Hedger(store, policy=Fixed(0.02), mode="shadow")))
+    data = json.loads((reader.get_metrics_data() or meters).to_json())  # type: ignore[union-attr]
+    metrics = data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+    points = {metric["name"]: metric["data"]["data_points"][0] for metric in metrics}
+    assert points["agent_hedge.mode"]["attributes"]["mode"] == "shadow"
+    assert points["agent_hedge.fleet.requests"]["value"] == 2
+    assert points["agent_hedge.learning"]["attributes"]["node"] == "work"
+    assert points["agent_hedge.records.dropped"]["value"] == 0
+    assert points["agent_hedge.refusals"]["attributes"]["reason"] == "shadow"
+
+
 def test_r19_without_the_api_there_is_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

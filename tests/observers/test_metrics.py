@@ -28,6 +28,7 @@ from agent_hedge.core.step import Certainty, Receipt, Usage, Verdict
 from agent_hedge.latency import Sketch
 from agent_hedge.observers.labels import OTHER, Few
 from agent_hedge.observers.otel import Metrics, Reading
+from agent_hedge.observers.tails import Tail
 from agent_hedge.testing.scenario import Line
 
 from .kit import play
@@ -221,3 +222,17 @@ def test_gauges_are_read_when_they_are_exported() -> None:
 def test_labels_are_few() -> None:
     few = Few(limit=3)
     assert [few(name) for name in "abcdab"] == ["a", "b", "c", OTHER, "a", "b"]
+
+
+def test_a_tail_forgets_what_is_older_than_two_hours() -> None:
+    tail = Tail(Sketch)
+    for number in range(1000):
+        tail.add(10.0, at=float(number))
+    for number in range(1000):
+        tail.add(1.0, at=4000.0 + number)
+    assert tail.p99() == pytest.approx(10.0, rel=0.02), "the older generation still counts"
+    tail.add(1.0, at=8000.0)
+    assert tail.p99() == pytest.approx(1.0, rel=0.02)
+    tail.add(3.0, at=99_999.0)
+    assert tail.p99() == pytest.approx(3.0, rel=0.02), "and a pause is no window"
+    assert Tail(Sketch).p99() is None

@@ -132,3 +132,13 @@ def test_r18_a_spool_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog
         assert play(accounting, ("a", 0.5, "ok")).value == "ok"
     asyncio.run(accounting.flush())
     assert len(caplog.records) == 1
+
+
+def test_what_is_left_behind_has_one_finder(tmp_path: Path) -> None:
+    first = Accounting(recorder(tmp_path))
+    play(first, ("a", 0.5, "ok"))
+    first.recorder.close()
+    (found,) = orphans(tmp_path)
+    assert list(orphans(tmp_path)) == []
+    found.leave()
+    assert len(list(orphans(tmp_path))) == 1, "unless it leaves it"

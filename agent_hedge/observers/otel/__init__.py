@@ -16,8 +16,9 @@ from opentelemetry.trace import TracerProvider, get_tracer_provider
 from agent_hedge.core.events import Event
 from agent_hedge.core.step import Attempt
 from agent_hedge.observers.described import Describe, Described, describe_nothing
-from agent_hedge.observers.otel.metrics import Metrics, Reading, Survival
+from agent_hedge.observers.otel.metrics import Metrics, Reading
 from agent_hedge.observers.otel.tracing import Tracing
+from agent_hedge.observers.tails import Survival
 
 __all__ = ["Described", "Metrics", "OpenTelemetry", "Reading", "Tracing"]
 
@@ -58,6 +59,8 @@ class OpenTelemetry:
         return self._tracing is None and self._metrics is None
 
     def on_event(self, event: Event) -> AbstractContextManager[object] | None:
+        if self.idle:  # other observers may be awake
+            return None
         if self._metrics is not None:
             self._metrics.on_event(event)
         return None if self._tracing is None else self._tracing.on_event(event)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 
@@ -30,6 +30,7 @@ from agent_hedge.core.step import Attempt, Certainty, Role, StepKey, Verdict
 from agent_hedge.observers.labels import Few
 from agent_hedge.observers.otel import names
 from agent_hedge.observers.outcome import ANSWERED, outcome_of
+from agent_hedge.observers.tails import Survival, Tail
 
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 """Bucket bounds of durations, as the GenAI conventions have them."""
@@ -37,24 +38,6 @@ CANCEL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 """Closing an HTTP stream takes 7 to 40 ms; an engine that does not notice takes as long as it likes."""
 HEDGE_COUNTS = (1, 2, 3, 4, 5)
 """As ``grpc.client.call.hedges`` (gRPC A96); 0 is not reported."""
-Q = 0.99
-
-
-class Estimate(Protocol):
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def identified(self) -> bool: ...
-
-
-class Survival(Protocol):
-    """Completed and censored waits, and their quantiles; `agent_hedge.latency.Sketch` is one."""
-
-    @property
-    def count(self) -> int: ...
-    def add(self, seconds: float) -> None: ...
-    def add_censored(self, seconds: float) -> None: ...
-    def quantile(self, q: float) -> Estimate: ...
 
 
 class Reading(NamedTuple):
@@ -97,8 +80,8 @@ class _Tails:
     __slots__ = ("primary", "seen")
 
     def __init__(self, survival: Callable[[], Survival]) -> None:
-        self.seen = survival()
-        self.primary = survival()
+        self.seen = Tail(survival)
+        self.primary = Tail(survival)
 
 
 class Metrics:
@@ -212,9 +195,9 @@ class Metrics:
         with self._lock:
             seen = self._tails_of(event.key).seen
             if first is None:
-                seen.add_censored(event.elapsed)
+                seen.add_censored(event.elapsed, event.at)
             else:
-                seen.add(first - step.started_at)
+                seen.add(first - step.started_at, event.at)
         if first is not None and outcome == ANSWERED:
             self._ttft.record(first - step.started_at, {**labels, "hedged": step.hedges > 0})
 
@@ -265,9 +248,9 @@ class Metrics:
         with self._lock:
             alone = self._tails_of(event.key).primary
             if event.latency is not None:
-                alone.add(event.latency)
+                alone.add(event.latency, event.at)
             elif event.censored_at is not None:
-                alone.add_censored(event.censored_at)
+                alone.add_censored(event.censored_at, event.at)
 
     def _waste(self, event: AttemptEnded, labels: dict[str, str]) -> None:
         usage, receipt = event.receipt.usage, event.receipt
@@ -288,7 +271,7 @@ class Metrics:
         """Return the p99 of the first token in seconds as seen and by primaries alone; None: not identified."""
         with self._lock:
             tails = self._tails.get((node, model))
-            return (None, None) if tails is None else (_p99(tails.seen), _p99(tails.primary))
+            return (None, None) if tails is None else (tails.seen.p99(), tails.primary.p99())
 
     def _observe_tails(self, _: CallbackOptions) -> Iterable[Observation]:
         for node, model in list(self._tails):
@@ -317,10 +300,3 @@ class Metrics:
 
 def _labels(node: str, model: str) -> dict[str, str]:
     return {"node": node, "model": model} if model else {"node": node}
-
-
-def _p99(survival: Survival) -> float | None:
-    if not survival.count:
-        return None
-    estimate = survival.quantile(Q)
-    return estimate.seconds if estimate.identified else None
