@@ -41,6 +41,7 @@ def test_r07_a_cancelled_graph_leaves_no_model_run_open(mode: Any) -> None:
         assert any(run.run_type in ("llm", "chat_model") for run in tracer.run_map.values())
         task.cancel()
         await asyncio.wait([task])
+        await asyncio.sleep(1.0)
         open_runs.extend(run.name for run in tracer.run_map.values() if run.run_type in ("llm", "chat_model"))
 
     run_virtual(main)

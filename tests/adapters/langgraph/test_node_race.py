@@ -34,6 +34,7 @@ from agent_hedge import (
     Target,
     current_attempt,
 )
+from agent_hedge.adapters.langgraph import private
 from agent_hedge.core.events import AttemptEnded, AttemptRefused, AttemptStarted, Committed, FirstToken, Reason
 from agent_hedge.core.scope import Forced, forced
 from agent_hedge.core.step import Verdict
@@ -235,6 +236,20 @@ def test_r08_attempts_do_not_see_each_others_changes_of_the_state(winner: int) -
     assert forcing(lambda: single(node).compile().ainvoke(hi()), winner)["log"][-1:] == [winner]
 
 
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r05_writes_past_the_result_are_the_winners_only(winner: int) -> None:
+    kit = make_kit("node")
+
+    async def writes(state: State, config: RunnableConfig) -> State:
+        number = current_attempt().number  # type: ignore[union-attr]
+        config["configurable"][private.SEND]([("log", [f"sent by {number}"])])
+        await asyncio.sleep(0.1)
+        return {"log": [number]}
+
+    graph = single(raced(kit, writes)).compile()
+    assert forcing(lambda: graph.ainvoke(hi()), winner)["log"] == [f"sent by {winner}", winner]
+
+
 class Heard(BaseCallbackHandler):
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -289,8 +304,13 @@ def test_r07_a_cancelled_winner_closes_its_model_runs() -> None:
 
     heard = Heard()
     graph = single(raced(kit, ask), timeout=0.1).compile()
-    with pytest.raises(NodeTimeoutError):
-        forcing(lambda: graph.ainvoke(hi(), {"callbacks": [heard]}), 1)
+
+    async def main() -> None:
+        with pytest.raises(NodeTimeoutError):
+            await graph.ainvoke(hi(), {"callbacks": [heard]})
+        await asyncio.sleep(1.0)  # LangGraph does not wait for a node that has timed out
+
+    forcing(main, 1)
     assert heard.heard[0] == "start"
     assert heard.heard[-1] == "error CancelledError"
     assert heard.heard.count("start") == 1
@@ -308,11 +328,12 @@ def test_r07_a_cancelled_hedged_model_closes_its_run() -> None:
 
         async def main(mode: Any = mode, heard: Heard = heard) -> None:
             graph = single(ask, timeout=0.1).compile()
-            async for _ in graph.astream(hi(), {"callbacks": [heard]}, stream_mode=mode):
-                pass
+            with pytest.raises(NodeTimeoutError):
+                async for _ in graph.astream(hi(), {"callbacks": [heard]}, stream_mode=mode):
+                    pass
+            await asyncio.sleep(1.0)  # LangGraph does not wait for a node that has timed out
 
-        with pytest.raises(NodeTimeoutError):
-            run_virtual(main)
+        run_virtual(main)
         assert heard.heard == ["start", "error CancelledError"], mode
 
 
@@ -600,14 +621,18 @@ def test_a_race_leaves_no_cycle_that_keeps_the_graphs_loop(winner: int) -> None:
 
     graph = single(raced(kit, ask)).compile()
 
+    def loops() -> int:
+        return sum(isinstance(found, AsyncPregelLoop) for found in gc.get_objects())
+
     async def main() -> int:
         gc.collect()
         gc.disable()
         try:
+            before = loops()
             await graph.ainvoke(hi())
             await kit.hedger.aclose()
             await asyncio.sleep(0)
-            return sum(isinstance(found, AsyncPregelLoop) for found in gc.get_objects())
+            return loops() - before
         finally:
             gc.enable()
 
