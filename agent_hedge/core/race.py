@@ -19,6 +19,7 @@ commands out with tasks, `testing/simulator.py` with a heap.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Iterable, Sequence
@@ -159,6 +160,18 @@ _OPEN, _COMMITTED, _FAILED = State.OPEN, State.COMMITTED, State.FAILED
 _WON = Verdict.WON
 _FOREVER = math.inf
 _NONE: frozenset[str] = frozenset()
+
+
+_log = logging.getLogger("agent_hedge.race")
+_complained: set[type] = set()
+
+
+def _complain(policy: HedgePolicy) -> None:
+    """Log what a policy has raised, once per type."""
+    kind = type(policy)
+    if kind not in _complained:
+        _complained.add(kind)
+        _log.exception("policy %s raised, so nothing is hedged by it; logged once", kind.__name__)
 
 
 class _Leg:
@@ -514,7 +527,11 @@ class Race:
         self._due = None
         if self._spoken or len(self._legs) >= self.max_attempts:
             return
-        due = self.policy.next_launch_at(self)
+        try:
+            due = self.policy.next_launch_at(self)
+        except Exception:  # somebody's own: it may cost the hedge, never the step
+            _complain(self.policy)
+            return
         if due is None:
             return
         if type(due) is Refused:

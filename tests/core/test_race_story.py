@@ -386,6 +386,23 @@ def test_the_last_attempt_arms_nothing() -> None:
     assert race.wake_at is None
 
 
+def test_a_policy_that_raises_costs_the_hedge_and_never_the_step(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def next_launch_at(self, view: RaceView) -> float:
+            raise ZeroDivisionError
+
+    for _ in range(2):
+        race = make(policy=Broken())
+        assert [type(command) for command in race.start(0.0)] == [Launch]
+        assert race.wake_at is None
+        assert [type(command) for command in race.on_outcome(0, failed(), 0.5)] == [Launch]
+        assert answer_of(race.on_outcome(1, ok("fine"), 1.0)).outcome.value == "fine"
+    assert [record.getMessage() for record in caplog.records] == [
+        "policy Broken raised, so nothing is hedged by it; logged once"
+    ]
+    assert caplog.records[0].exc_info is not None
+
+
 def test_what_is_due_at_once_starts_at_once() -> None:
     commands = make(policy=After(0.0)).start(0.0)
     assert [type(command) for command in commands] == [Launch, Launch, Launch]
