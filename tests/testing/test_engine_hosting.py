@@ -53,13 +53,14 @@ def test_on_uvloop() -> None:
 
 
 def test_in_a_thread() -> None:
+    before = set(threading.enumerate())
     with FakeEngine.in_thread("fixed:0.01", hardware=QUICK) as engine:
         assert ask(engine.base_url).startswith("On Hello")
         engine.wait(lambda engine: engine.is_idle)
         assert [record.ending for record in engine.records] == [Ending.COMPLETED]
         with pytest.raises(TimeoutError, match="1 records"):
             engine.wait(lambda engine: engine.running == 9, timeout=0.01)
-    assert "agent-hedge-engine" not in {thread.name for thread in threading.enumerate()}
+    assert "agent-hedge-engine" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 def test_r20_a_thread_that_cannot_listen_says_so(taken_port: int) -> None:
