@@ -1,4 +1,4 @@
-"""``agent-hedge runs``: the runs in the store, what they have used and what they have left."""
+"""``agent-hedge runs``: the runs in the store, what they have used and have left, and why their steps were hedged."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from agent_hedge.errors import ConfigurationError
 app = typer.Typer(name="runs", help="Runs: deadlines and budgets.", no_args_is_help=True)
 
 COLUMNS = ["key", "generation", "state", "left_s", "steps", "hedges", "extra_attempts", "recoveries", "touched_s"]
+STEP_COLUMNS = ["step", "node", "left_s", "due_after_s", "what", "ttft_s", "winner", "error"]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The run's key.")]
 
 
@@ -50,6 +51,57 @@ def show_(key: KeyArgument, store: StoreOption = "", schema: SchemaOption = None
         facts = _row(found, time.time())
         rows: list[Mapping[str, Any]] = [{"what": name.replace("_", " "), "is": value} for name, value in facts.items()]
         show([facts] if json else rows, ["what", "is"], json=json)
+
+
+@app.command()
+def explain(key: KeyArgument, store: StoreOption = "", schema: SchemaOption = None, json: JsonOption = False) -> None:
+    """Say of each step of the newest generation why it was or was not hedged: one line a step.
+
+    The steps are in the store where the hedger's accounting records them.
+    """
+    with plain_errors():
+
+        async def work(stores: Stores) -> tuple[RunRow | None, Sequence[Mapping[str, Any]]]:
+            return await stores.runs.load(key), await stores.steps.steps_of(key)
+
+        run, steps = with_stores(store, schema, work)
+        newest = max([step.get("generation") or 0 for step in steps], default=0 if run is None else run.generation)
+        rows = [_step(number, step) for number, step in enumerate(_of(steps, newest), start=1)]
+        if run is None and not rows:
+            raise ConfigurationError(f"there is no run {key!r:.80}")
+        show(rows, STEP_COLUMNS, json=json, empty="no step of it was recorded")
+
+
+def _of(steps: Sequence[Mapping[str, Any]], generation: int) -> list[Mapping[str, Any]]:
+    mine = [step for step in steps if (step.get("generation") or 0) == generation]
+    return sorted(mine, key=lambda step: step.get("started_at") or 0.0)
+
+
+def _step(number: int, step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one step as people read it. `left_s`: what the run had left when the step began."""
+    return {
+        "step": number,
+        "node": step.get("node") or step.get("key"),
+        "left_s": step.get("deadline_s"),
+        "due_after_s": step.get("trigger_s"),
+        "what": _said(step),
+        "ttft_s": step.get("ttft_s"),
+        "winner": step.get("winner"),
+        "error": step.get("error"),
+    }
+
+
+def _said(step: Mapping[str, Any]) -> str:
+    decision, reason = step.get("decision"), step.get("reason")
+    why = f" ({reason}{': ' + step['detail'] if step.get('detail') else ''})" if reason else ""
+    if decision == "hedged":
+        hedges = step.get("hedges") or 1
+        return f"hedged{'' if hedges == 1 else f' {hedges} times'}; a further one was refused{why}" if why else "hedged"
+    if decision == "refused":
+        return f"a hedge was due and refused{why}"
+    if decision == "not_due":
+        return "it answered before a hedge was due"
+    return f"no hedge was planned{why}" if decision else "not settled"
 
 
 def _row(run: RunRow, now: float) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from agent_hedge import Hedger
+from agent_hedge import Fixed, FleetBudget, Hedger
 from agent_hedge.cli.__main__ import app
 from agent_hedge.stores.sql import migrate
+from tests.engine.kit import AMPLE
+from tests.runs.kit import slow_once, until_heard
 
 
 @pytest.fixture
@@ -62,6 +64,7 @@ def test_r21_targets_are_drained_and_restored(url: str) -> None:
         (["off", "--reason", "x" * 3000], "a reason is 3000 characters"),
         (["targets", "drain", ""], "a target must not be empty"),
         (["runs", "show", "nobody"], "no run 'nobody'"),
+        (["runs", "explain", "nobody"], "no run 'nobody'"),
     ],
 )
 def test_r20_an_error_of_the_users_making_is_one_line_and_exit_2(url: str, arguments: list[str], says: str) -> None:
@@ -84,6 +87,25 @@ def test_runs_are_listed_and_shown(url: str) -> None:
     assert found["left_s"] == pytest.approx(30.0, abs=1.0)
     assert rows("runs", "show", "trip", store=url)[0]["granted"] == 0, "what was not spent went back"
     assert "trip" in run("runs", "show", "trip", store=url).stdout
+
+
+def test_runs_explain_says_why_each_step_was_or_was_not_hedged(url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        budget = FleetBudget(**AMPLE)  # type: ignore[arg-type]
+        async with Hedger(url, policy=Fixed(0.05, attempts=2), budget=budget) as opened:
+            await until_heard(opened)
+            async with opened.run(key="trip", deadline=30.0, extra_attempts=1):
+                for seconds in (0.0, 0.3, 0.3):
+                    await slow_once(opened, seconds, hedge=0.0)()
+
+    asyncio.run(main())
+    quick, hedged, refused = rows("runs", "explain", "trip", store=url)
+    assert (quick["step"], quick["node"], quick["what"]) == (1, "step", "it answered before a hedge was due")
+    assert (hedged["what"], hedged["winner"]) == ("hedged", "b")
+    assert refused["what"] == "a hedge was due and refused (run_budget)"
+    assert hedged["due_after_s"] == pytest.approx(0.05)
+    assert 29.0 < hedged["left_s"] < 30.0
+    assert len(run("runs", "explain", "trip", store=url).stdout.strip().splitlines()) == 4
 
 
 def test_until_is_a_duration_or_a_date() -> None:
