@@ -8,6 +8,9 @@
 Without files it runs those about nodes, streams, interrupts, retries and time travel. Databases are left out
 (``NO_DOCKER=true``). It prints passes before and after, and each test that passed before and does not after; exit
 code 1 when there is one. Tests that fail before (other versions, no network) do not count.
+
+With ``AGENT_HEDGE_PEER_UNIT=node`` the nodes are wrapped as a whole and never hedged: then what differs is what is held
+back until a node is decided, and what is run again as a recovery (nodes that raise a ConnectionError).
 """
 
 from __future__ import annotations

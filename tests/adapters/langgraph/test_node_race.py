@@ -438,6 +438,22 @@ def test_r05_astream_events_v2_is_refused_hedging() -> None:
     assert "would show every attempt" in refusals(kit)[0][1]
 
 
+def test_r05_a_node_that_is_not_raced_is_not_run_again_either() -> None:
+    """What it shows is not held back: a recovery would show it twice. Retrying is the node's RetryPolicy's."""
+    kit, runs = make_kit("node"), []
+
+    async def fails(state: State) -> State:
+        runs.append(1)
+        get_stream_writer()({"run": len(runs)})
+        if len(runs) > 9:
+            return {"log": [interrupt("?")]}
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        run_virtual(lambda: _custom(single(raced(kit, fails))))
+    assert runs == [1]
+
+
 # --- what the static look cannot see ----------------------------------------------------------------------------------
 
 

@@ -111,6 +111,25 @@ async def subgraph_called(kit: Kit) -> Any:
     return [await everything(graph, hi(), thread()), await checkpoints(graph, thread())]
 
 
+async def subgraph_in_the_branch_after_the_node(kit: Kit) -> Any:
+    inner, saver = plain_inner(kit), InMemorySaver()
+
+    async def call(state: State) -> State:
+        return {"messages": (await inner.ainvoke({"messages": state["messages"]}))["messages"]}
+
+    async def onwards(state: State) -> str:
+        await inner.ainvoke({"messages": state["messages"]})
+        return "end"
+
+    builder = StateGraph(State)
+    builder.add_node("call", kit.node(call))
+    builder.add_node("end", lambda _: {"log": ["end"]})
+    builder.add_edge(START, "call")
+    builder.add_conditional_edges("call", onwards, ["end"])
+    result = await builder.compile(checkpointer=saver).ainvoke(hi(), thread())
+    return [result, [each.config["configurable"]["checkpoint_ns"] for each in saver.list(thread())]]
+
+
 async def runnable_as_node(kit: Kit) -> Any:
     prompt = ChatPromptTemplate.from_messages([("system", "be brief"), ("placeholder", "{messages}")])
     steps = prompt | kit.chat() | RunnableLambda(lambda answer: {"messages": [answer]})
@@ -188,6 +207,7 @@ async def several_tasks_inside(kit: Kit) -> Any:
         subgraph_as_node,
         subgraph_called,
         wrapped_nodes_in_a_subgraph,
+        subgraph_in_the_branch_after_the_node,
         runnable_as_node,
         injected_writer_and_runtime,
         parallel_branches,
