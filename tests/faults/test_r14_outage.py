@@ -30,9 +30,9 @@ def proxy(postgres: PostgresServer) -> Iterator[FaultyProxy]:
 class Agent:
     """A hedged function that stands for the model, and a guarded payment."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout: float) -> None:
         self.hedger = Hedger(url)
-        self.hedger._shared.stores.database.timeout = 1.0  # type: ignore[attr-defined]
+        self.hedger._shared.stores.database.timeout = timeout  # type: ignore[attr-defined]
         self.paid: list[int] = []
 
         @tool_effect(Effect.ONCE)
@@ -65,7 +65,7 @@ class Agent:
 
 @pytest.mark.parametrize("fault", ["refused", "black hole", "slow"])
 def test_r14_a_store_that_is_away(postgres: PostgresServer, proxy: FaultyProxy, fault: str) -> None:
-    agent = Agent(postgres.url("psycopg", port=proxy.port))
+    agent = Agent(postgres.url("psycopg", port=proxy.port), timeout=5.0 if fault == "slow" else 1.0)
 
     async def main() -> None:
         assert (await agent.call()).content == "paid"
