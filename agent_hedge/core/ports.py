@@ -238,6 +238,15 @@ class PlanView(Protocol):
         ...
 
 
+class LastStep(NamedTuple):
+    """How a step was answered: by which target, how many seconds after that attempt's launch, of how many attempts."""
+
+    key: StepKey
+    target: str
+    latency: float
+    launched: int
+
+
 class RunView(Protocol):
     """The run a step belongs to: one deadline and two purses for all of its steps (R12, R13)."""
 
@@ -263,6 +272,8 @@ class RunView(Protocol):
 
     sticky_target: str
     """Where the run's next step starts (empty: no preference)."""
+    last_step: LastStep | None
+    """How the last step was answered, until somebody has drawn the consequences."""
 
     @property
     def graph(self) -> str:

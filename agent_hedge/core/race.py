@@ -48,6 +48,7 @@ from agent_hedge.core.ports import (
     FleetView,
     Gate,
     HedgePolicy,
+    LastStep,
     LatencyBook,
     Permit,
     PlanView,
@@ -469,6 +470,8 @@ class Race:
         winner = self._legs[self.winner]
         self._due = self._recover_at = None
         self._commands.append(Commit(self.winner))
+        if self.run is not None and winner.latency is not None:
+            self.run.last_step = LastStep(self.key, winner.attempt.target.name, winner.latency, len(self._legs))
         for permit in winner.permits:
             permit.committed(at=self.now)
         if self._observed:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import HedgePolicy, Refused, RunRecord
+from agent_hedge.core.ports import HedgePolicy, LastStep, Refused, RunRecord
 from agent_hedge.core.step import Attempt, Certainty, Place, Role, Usage
 
 RECOVERY_SHARE = 0.2
@@ -78,6 +78,7 @@ class Run:
         self.steps = 0
         self.extra_attempts_used = 0
         self.recoveries_used = 0
+        self.last_step: LastStep | None = None
         self.sticky_target = ""
         """Where the next step starts: the winner of the last hedge, or a place tried after a slow step."""
         self._waiting: set[int] = set()

@@ -9,9 +9,9 @@ after every step slower than some quantile would give the cache up for nothing, 
 
 from __future__ import annotations
 
-from agent_hedge.core.ports import Permit, RaceView, Refused
+from agent_hedge.core.ports import LastStep, Permit, RaceView, Refused, RunView
 from agent_hedge.core.race import PASS
-from agent_hedge.core.step import Attempt, Ended, Role
+from agent_hedge.core.step import Attempt, Ended
 
 SLOW_Q = 0.90
 """A step slower than this quantile of its place..."""
@@ -20,47 +20,45 @@ SLOW_FACTOR = 1.5
 
 
 class Stay:
-    """Keeps a run at the place that answers. A gate that refuses nothing, and the chooser's `sticky`."""
+    """Keeps a run at the place that answers. The chooser's `sticky`, and a gate that refuses nothing."""
+
+    extras_only = True
 
     def __call__(self, view: RaceView) -> str | None:
         """Return the name of the target at which the step in `view` should start."""
         run = view.run
-        return run.sticky_target or None if run is not None else None
+        if run is None:
+            return None
+        last, run.last_step = run.last_step, None
+        if last is not None and last.launched == 1 and _is_slow(last, view):
+            others = [place for place in view.candidates if place.name != last.target]
+            if others:
+                run.sticky_target = others[0].name
+        return run.sticky_target or None
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
-        if view.run is None or len(view.candidates) < 2:
-            return PASS
-        return _Ride(attempt, view)
+        return PASS if view.run is None else _Ride(attempt, view.run)
 
 
 class _Ride:
-    """Hears who won, and whether it was slow."""
+    """The permit of an extra attempt: where it wins, the run stays."""
 
-    __slots__ = ("_attempt", "_view")
+    __slots__ = ("_attempt", "_run")
 
-    def __init__(self, attempt: Attempt, view: RaceView) -> None:
+    def __init__(self, attempt: Attempt, run: RunView) -> None:
         self._attempt = attempt
-        self._view = view
+        self._run = run
 
     def committed(self, *, at: float) -> None:
-        view, attempt = self._view, self._attempt
-        run = view.run
-        if run is None:
-            return
-        name = attempt.target.name
-        if attempt.role is not Role.PRIMARY:
-            run.sticky_target = name
-        elif view.launched == 1 and self._is_slow(name, at - attempt.started_at):
-            others = [place for place in view.candidates if place.name != name and place.name not in view.excluded]
-            if others:
-                run.sticky_target = others[0].name
-
-    def _is_slow(self, target: str, seconds: float) -> bool:
-        latency, key, now = self._view.latency, self._view.key, self._view.now
-        slow = latency.quantile(key, target, SLOW_Q, now)
-        if slow is None or seconds <= slow:
-            return False
-        median = latency.quantile(key, target, 0.5, now)
-        return median is not None and seconds > SLOW_FACTOR * median
+        self._run.sticky_target = self._attempt.target.name
 
     def settle(self, end: Ended, *, at: float) -> None: ...
+
+
+def _is_slow(last: LastStep, view: RaceView) -> bool:
+    """Whether the last step was slow for its place, as far as that is known now."""
+    median = view.latency.quantile(last.key, last.target, 0.5, view.now)
+    if median is None or last.latency <= SLOW_FACTOR * median:
+        return False
+    slow = view.latency.quantile(last.key, last.target, SLOW_Q, view.now)
+    return slow is not None and last.latency > slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from agent_hedge.core.ports import Choice, Refused
+import pytest
+
+from agent_hedge.core.ports import Choice, LastStep, Refused
 from agent_hedge.core.race import PASS
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Role
 from agent_hedge.targets import Independent, Stay
-from agent_hedge.testing.fakes import FakeHealth, FakeLatency, View
+from agent_hedge.testing.fakes import FakeHealth, FakeLatency, View, place
 
 
 def run() -> Run:
@@ -18,11 +20,14 @@ def learnt() -> FakeLatency:
     return FakeLatency({0.5: 1.0, 0.9: 1.4})
 
 
-def commit(stay: Stay, view: View, number: int, at: float) -> None:
+def win(stay: Stay, view: View, number: int) -> None:
     permit = stay.admit(view.attempts[number], view)
-    assert permit is not PASS
     assert not isinstance(permit, Refused)
-    permit.committed(at=at)
+    permit.committed(at=9.0)
+
+
+def answered(opened: Run, seconds: float, launched: int = 1) -> None:
+    opened.last_step = LastStep(View().key, "a", seconds, launched)
 
 
 def test_after_a_hedge_win_the_run_stays_with_the_winner() -> None:
@@ -30,52 +35,46 @@ def test_after_a_hedge_win_the_run_stays_with_the_winner() -> None:
     view = View(run=opened)
     view.launch("a")
     view.launch("b", role=Role.HEDGE, at=1.0)
-    commit(stay, view, 1, 1.5)
+    win(stay, view, 1)
     assert opened.sticky_target == "b"
     chosen = Independent(FakeHealth(), sticky=stay).choose(Role.PRIMARY, View(run=opened))
     assert isinstance(chosen, Choice)
     assert chosen.target.name == "b"
 
 
-def test_a_primary_that_wins_in_time_leaves_the_run_where_it_is() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "launched", "goes_to"),
+    [
+        (1.39, 1, None),  # below its p90
+        (1.45, 1, None),  # above it, but not 1.5 medians
+        (1.6, 1, "b"),
+        (5.0, 2, None),  # hedged, and the primary still won: the others were no better
+    ],
+)
+def test_a_slow_step_that_was_not_hedged_moves_the_run(seconds: float, launched: int, goes_to: str | None) -> None:
     stay, opened = Stay(), run()
-    view = View(run=opened, latency=learnt())
-    view.launch("a")
-    commit(stay, view, 0, 1.39)
-    assert opened.sticky_target == ""
+    answered(opened, seconds, launched)
+    assert stay(View(run=opened, latency=learnt())) == goes_to
 
 
-def test_a_slow_step_that_was_not_hedged_moves_the_run() -> None:
+def test_a_step_moves_the_run_once() -> None:
     stay, opened = Stay(), run()
-    view = View(run=opened, latency=learnt())
-    view.launch("a")
-    commit(stay, view, 0, 1.6)
-    assert opened.sticky_target == "b"
+    answered(opened, 5.0)
+    assert stay(View(run=opened, latency=learnt())) == "b"
+    opened.sticky_target = ""
+    assert stay(View(run=opened, latency=learnt())) is None
 
 
-def test_a_slow_primary_that_was_hedged_and_still_won_does_not_move_the_run() -> None:
+def test_a_run_with_one_place_stays_there() -> None:
     stay, opened = Stay(), run()
-    view = View(run=opened, latency=learnt())
-    view.launch("a")
-    view.launch("b", role=Role.HEDGE, at=1.0)
-    commit(stay, view, 0, 2.0)
-    assert opened.sticky_target == ""
-
-
-def test_a_slow_step_never_moves_the_run_to_a_target_that_is_out() -> None:
-    stay, opened = Stay(), run()
-    view = View(run=opened, latency=learnt(), excluded=frozenset({"b"}))
-    view.launch("a")
-    commit(stay, view, 0, 5.0)
-    assert opened.sticky_target == ""
+    answered(opened, 5.0)
+    assert stay(View(run=opened, latency=learnt(), candidates=(place("a"),))) is None
 
 
 def test_while_latencies_are_learnt_nothing_counts_as_slow() -> None:
     stay, opened = Stay(), run()
-    view = View(run=opened)
-    view.launch("a")
-    commit(stay, view, 0, 50.0)
-    assert opened.sticky_target == ""
+    answered(opened, 50.0)
+    assert stay(View(run=opened)) is None
 
 
 def test_outside_a_run_nothing_is_sticky() -> None:
