@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import entry_points
+
+import pytest
 
 pytest_plugins = ["pytester"]
 
 if "agent_hedge" not in entry_points(group="pytest11").names:
     pytest_plugins.append("agent_hedge.testing.pytest_plugin")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spools(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Hedgers with a store keep a spool below the user's home: not in tests."""
+    os.environ["AGENT_HEDGE_SPOOL"] = str(tmp_path_factory.mktemp("spool"))
