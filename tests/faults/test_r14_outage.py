@@ -4,6 +4,7 @@ calls of the model do not notice; and when the store is back, nothing has to be 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 import uuid
 import warnings
@@ -34,6 +35,7 @@ class Agent:
         self.hedger = Hedger(url)
         self.hedger._shared.stores.database.timeout = timeout  # type: ignore[attr-defined]
         self.paid: list[int] = []
+        self.amounts = itertools.count()
 
         @tool_effect(Effect.ONCE)
         @tool
@@ -51,7 +53,7 @@ class Agent:
 
     async def call(self) -> Any:
         return await self.pay.ainvoke(
-            {"type": "tool_call", "id": f"call-{uuid.uuid4()}", "name": "pay", "args": {"amount": 5}}
+            {"type": "tool_call", "id": f"call-{uuid.uuid4()}", "name": "pay", "args": {"amount": next(self.amounts)}}
         )
 
     async def p95(self) -> float:
