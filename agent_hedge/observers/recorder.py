@@ -58,6 +58,7 @@ class Recorder:
         self._limit = limit
         self._queue: deque[tuple[Table, Row, str]] = deque()
         self._lock = threading.Lock()
+        self._flushing = anyio.Lock()
         self._shipping = False
         self._looked = spool is None
 
@@ -83,7 +84,11 @@ class Recorder:
             self._portal.start(self._ship)
 
     async def flush(self) -> None:
-        """Ship what waits now. Where the store raises, everything still waits."""
+        """Ship what waits now. Where the store raises, everything still waits. One at a time, or rows would be lost."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         if not self._looked:
             self._looked = True
             await self._adopt()
@@ -108,6 +113,7 @@ class Recorder:
     def after_fork(self) -> None:
         """The rows of the parent are the parent's."""
         self._lock = threading.Lock()
+        self._flushing = anyio.Lock()
         self._queue.clear()
         self._shipping = False
 

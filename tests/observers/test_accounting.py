@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from agent_hedge.core.events import (
@@ -238,3 +239,32 @@ async def test_rows_are_shipped_by_the_background_without_being_asked() -> None:
     (ship,) = portal.started
     await ship()
     assert [row["outcome"] for row in await store.attempts_of("")] == ["won"]
+
+
+class Slow(MemorySteps):
+    """A store that lets others run while it takes rows, and remembers every row it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[Any] = []
+
+    async def add_attempts(self, rows: Any) -> None:
+        await anyio.sleep(0)
+        self.given += [row["attempt_id"] for row in rows]
+        await super().add_attempts(rows)
+
+
+async def test_r18_two_flushes_at_once_ship_every_row_once() -> None:
+    alone, together = Slow(), Slow()
+    for store in (alone, together):
+        accounting = Accounting(Recorder(lambda store=store: store, IdlePortal()))  # type: ignore[misc]
+        for _ in range(5):
+            play(accounting, ("a", 0.5, "ok"))
+        if store is alone:
+            await accounting.flush()
+        else:
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(accounting.flush)
+        assert accounting.recorder.waiting == 0
+    assert len(together.given) == len(alone.given)
