@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from agent_hedge.core.events import (
@@ -249,7 +250,7 @@ class Slow(MemorySteps):
         self.given: list[Any] = []
 
     async def add_attempts(self, rows: Any) -> None:
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         self.given += [row["attempt_id"] for row in rows]
         await super().add_attempts(rows)
 
