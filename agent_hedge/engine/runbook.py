@@ -309,7 +309,7 @@ class Record:
     # --- the store's side -----------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the newest generation and decide. Raises `StoreUnavailable`; `keep` tries again, where it has stopped."""
+        """Read the newest generation and decide. Raises `StoreUnavailable`; `keep` goes on where it has stopped."""
         if self.loaded:
             return
         if not self._settled:
