@@ -236,6 +236,19 @@ def test_r08_attempts_do_not_see_each_others_changes_of_the_state(winner: int) -
     assert forcing(lambda: single(node).compile().ainvoke(hi()), winner)["log"][-1:] == [winner]
 
 
+def test_r08_attempts_have_metadata_of_their_own() -> None:
+    kit, found = make_kit("node"), []
+
+    async def marks(state: State, config: RunnableConfig) -> State:
+        found.append("mark" in config["metadata"])
+        config["metadata"]["mark"] = True
+        await asyncio.sleep(1.0)
+        return {}
+
+    run_virtual(lambda: single(raced(kit, marks)).compile().ainvoke(hi()))
+    assert found == [False, False]
+
+
 @pytest.mark.parametrize("winner", [0, 1])
 def test_r05_writes_past_the_result_are_the_winners_only(winner: int) -> None:
     kit = make_kit("node")
