@@ -166,6 +166,9 @@ class _Kernels:
         self.chance[self.delays == 0.0] = 1.0
         self.size = _smooth(grid + length)  # what wraps around falls on cells that are not read
         self.spectrum = np.fft.rfft(mass, self.size, axis=1)
+        # Megabytes a step: taken anew each time, the memory costs as much as the sums.
+        self._product = np.empty((len(PRICE_RANGE), *self.spectrum.shape), dtype=np.complex128)
+        self._worth = np.empty((len(PRICE_RANGE), len(self.delays), self.size))
         self._late = -(np.arange(length, 0, -1) - 0.5) * self.cell
 
     def step(
@@ -178,7 +181,8 @@ class _Kernels:
         late = self._late[None, :] - slope[:, None]
         padded = np.concatenate([late, value], axis=1)
         spectra = np.fft.rfft(padded, self.size, axis=1)
-        worth = np.fft.irfft(spectra[:, None, :] * self.spectrum[None], self.size, axis=2)
+        product = np.multiply(spectra[:, None, :], self.spectrum[None], out=self._product)
+        worth = np.fft.irfft(product, self.size, axis=2, out=self._worth)
         worth = worth[:, :, self.length : self.length + self.grid]
         worth -= prices[:, None, None] * self.chance[None, :, None]
         worth[:, -1] += _PREFER_NEVER
