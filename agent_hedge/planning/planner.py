@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -24,9 +25,16 @@ NEEDED = 2_000
 """Latencies without which no table is built: from 500 samples the worst table loses to a static trigger."""
 FRESH_S = 30.0
 """How long a table is used before it is built again: a slice of the latency window."""
+BREATH_S = 0.0002
+"""A thread of short numpy calls takes the interpreter back before the event loop has woken up, for 5 ms at a time."""
 LONGEST = 60
 """Rows of a table of known length; runs with more steps left read its last row."""
 _PRIMARY = Role.PRIMARY
+
+
+def breathe() -> None:
+    """Let the event loop have the interpreter while a table is built in another thread."""
+    time.sleep(BREATH_S)
 
 
 class Steps(Protocol):
@@ -154,6 +162,7 @@ class Planner:
             steps=steps,
             hazards=hazards,
             price=self.price.value,
+            breathe=breathe,
         )
 
     # --- hearing --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ The expectation is a convolution, done for all delays and prices at once by FFT 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,12 +99,14 @@ def build(
     copy: Distribution | None = None,
     price: float | None = None,
     grid: int = GRID,
+    breathe: Callable[[], object] = lambda: None,
 ) -> Table:
     """Return the table for steps of this `first_token` time and `rest` (decode and tools; None: none), in seconds.
 
     Without `hazards` the row index is the number of steps left minus one. With them (h_i: the run ends after its step
     number i, given that it came so far) it is the number of steps done. `copy` is the first-token time of the copy's
-    target where it differs; `price` (seconds of lateness per hedge) is the one now in force.
+    target where it differs; `price` (seconds of lateness per hedge) is the one now in force. `breathe` is called after
+    every step of the table (some 2 ms of work), to let other threads run.
 
     Raises:
         ConfigurationError: no step, or a hazard outside [0, 1].
@@ -127,6 +129,7 @@ def build(
         value, slope, best, best_late = kernels.step(value * (1 - end), slope * (1 - end), prices)
         delays[:, row] = kernels.delays[best]
         hopeless[:, row] = kernels.delays[best_late]
+        breathe()
     return Table(prices, kernels.cell, delays, hopeless)
 
 

@@ -18,7 +18,7 @@ from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Role, StepKey
 from agent_hedge.latency import LatencyBook
 from agent_hedge.planning.distribution import Distribution
-from agent_hedge.planning.planner import NEEDED, Planner
+from agent_hedge.planning.planner import NEEDED, Planner, breathe
 from agent_hedge.planning.price import Price
 from agent_hedge.planning.table import build
 from agent_hedge.policies import Planned
@@ -90,7 +90,7 @@ def builder() -> Callable[[], object]:
     assert curves[0] is not None
     assert curves[1] is not None
     first, other = (Distribution.of_curve(curve.values, curve.reached) for curve in curves if curve is not None)
-    return lambda: build(first, other, steps=50, price=0.01)
+    return lambda: build(first, other, steps=50, price=0.01, breathe=breathe)
 
 
 async def lateness(ticks: int) -> list[float]:
