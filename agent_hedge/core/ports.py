@@ -23,7 +23,7 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 from agent_hedge.core.events import Event, Reason
 from agent_hedge.core.step import Attempt, Effect, Ended, Failure, Place, Role, StepKey
@@ -131,7 +131,10 @@ class HedgePolicy(Protocol):
 
 
 class Permit(Protocol):
-    """One gate's yes to one attempt; hears what became of it. Both verbs are called at most once."""
+    """One gate's yes to one attempt; hears what became of it. Both verbs are called at most once.
+
+    A permit whose class says `losses_only = True` has nothing to learn from a win, and may not be told of one.
+    """
 
     def committed(self, *, at: float) -> None:
         """The attempt won."""
@@ -238,13 +241,9 @@ class PlanView(Protocol):
         ...
 
 
-class LastStep(NamedTuple):
-    """How a step was answered: by which target, how many seconds after that attempt's launch, of how many attempts."""
-
-    key: StepKey
-    target: str
-    latency: float
-    launched: int
+LastStep: TypeAlias = tuple[StepKey, str, float, int]
+"""How a step was answered: its key, by which target, how many seconds after that attempt's launch, of how many
+attempts. (A bare tuple: every step of a run makes one.)"""
 
 
 class RunView(Protocol):

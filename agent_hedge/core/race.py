@@ -48,7 +48,6 @@ from agent_hedge.core.ports import (
     FleetView,
     Gate,
     HedgePolicy,
-    LastStep,
     LatencyBook,
     Permit,
     PlanView,
@@ -178,11 +177,12 @@ def _complain(policy: HedgePolicy) -> None:
 class _Leg:
     """What the race knows of one attempt."""
 
-    __slots__ = ("attempt", "cancelled", "censored_at", "ended", "latency", "outcome", "permits")
+    __slots__ = ("attempt", "cancelled", "censored_at", "ended", "latency", "losses_only", "outcome", "permits")
 
-    def __init__(self, attempt: Attempt, permits: Sequence[Permit]) -> None:
+    def __init__(self, attempt: Attempt, permits: Sequence[Permit], losses_only: bool) -> None:
         self.attempt = attempt
         self.permits = permits
+        self.losses_only = losses_only
         self.latency: float | None = None
         self.censored_at: float | None = None
         self.outcome: Outcome[Any] | None = None
@@ -417,7 +417,10 @@ class Race:
         outcome = leg.outcome
         failure = outcome.failure if outcome and not leg.cancelled else None
         if leg.permits:
-            self._settle_permits(leg, verdict, failure)
+            if leg.losses_only and verdict is _WON:
+                leg.permits = ()
+            else:
+                self._settle_permits(leg, verdict, failure)
         if self._observed:
             error = type(outcome.error).__name__ if outcome and outcome.error is not None else ""
             self._report(
@@ -471,9 +474,10 @@ class Race:
         self._due = self._recover_at = None
         self._commands.append(Commit(self.winner))
         if self.run is not None and winner.latency is not None:
-            self.run.last_step = LastStep(self.key, winner.attempt.target.name, winner.latency, len(self._legs))
-        for permit in winner.permits:
-            permit.committed(at=self.now)
+            self.run.last_step = (self.key, winner.attempt.target.name, winner.latency, len(self._legs))
+        if not winner.losses_only:
+            for permit in winner.permits:
+                permit.committed(at=self.now)
         if self._observed:
             self._report(Committed, attempt=winner.attempt, by_claim=self._claimed)
         if self._unfinished > 1:
@@ -498,6 +502,7 @@ class Race:
             return self._refuse(role, Refused(Reason.PUSHBACK))
         attempt = Attempt(len(self._legs), role, choice.target, now, self.deadline, self.effect_key, getrandbits(64))  # type: ignore[union-attr]
         permits: list[Permit] = []
+        losses_only = True
         for gate in self.primary_gates if role is _PRIMARY else self.gates:
             answer = gate.admit(attempt, self)
             if answer is PASS:
@@ -508,10 +513,12 @@ class Race:
                 self._void(permits, attempt)
                 return self._refuse(role, answer)
             permits.append(answer)  # type: ignore[arg-type]
+            if losses_only and not getattr(answer, "losses_only", False):
+                losses_only = False
         with self._lock:
             open_ = self.state is _OPEN
             if open_:
-                self._legs.append(_Leg(attempt, permits))
+                self._legs.append(_Leg(attempt, permits, losses_only))
         if not open_:
             self._void(permits, attempt)
             return None

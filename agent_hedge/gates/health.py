@@ -58,6 +58,7 @@ class Health:
 
     def __init__(self) -> None:
         self._states: dict[str, _State] = {}
+        self._well = _Well(self)
         self._drained: frozenset[str] = frozenset()
         self._lock = threading.Lock()
 
@@ -97,7 +98,7 @@ class Health:
         target = attempt.target.name
         state = self._states.get(target)
         if state is None and not self._drained:
-            return self
+            return self._well
         role = attempt.role
         now = view.now
         with self._lock:
@@ -142,6 +143,20 @@ class Health:
                 state.out_at = at
                 state.out_until = at + min(OUT_S * state.outs, MAX_OUT_S)
                 state.trial = None
+
+
+class _Well:
+    """The permit of attempts to a target of which nothing bad is known: a win would teach nothing."""
+
+    losses_only = True
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def committed(self, *, at: float) -> None: ...
+
+    def settle(self, end: Ended, *, at: float) -> None:
+        self._health.settle(end, at=at)
 
 
 class _Trial:

@@ -9,9 +9,9 @@ after every step slower than some quantile would give the cache up for nothing, 
 
 from __future__ import annotations
 
-from agent_hedge.core.ports import LastStep, Permit, RaceView, Refused, RunView
+from agent_hedge.core.ports import Permit, RaceView, Refused, RunView
 from agent_hedge.core.race import PASS
-from agent_hedge.core.step import Attempt, Ended
+from agent_hedge.core.step import Attempt, Ended, StepKey
 
 SLOW_Q = 0.90
 """A step slower than this quantile of its place..."""
@@ -30,10 +30,12 @@ class Stay:
         if run is None:
             return None
         last, run.last_step = run.last_step, None
-        if last is not None and last.launched == 1 and _is_slow(last, view):
-            others = [place for place in view.candidates if place.name != last.target]
-            if others:
-                run.sticky_target = others[0].name
+        if last is not None:
+            key, target, latency, launched = last
+            if launched == 1 and _is_slow(key, target, latency, view):
+                others = [place for place in view.candidates if place.name != target]
+                if others:
+                    run.sticky_target = others[0].name
         return run.sticky_target or None
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
@@ -55,10 +57,10 @@ class _Ride:
     def settle(self, end: Ended, *, at: float) -> None: ...
 
 
-def _is_slow(last: LastStep, view: RaceView) -> bool:
-    """Whether the last step was slow for its place, as far as that is known now."""
-    median = view.latency.quantile(last.key, last.target, 0.5, view.now)
-    if median is None or last.latency <= SLOW_FACTOR * median:
+def _is_slow(key: StepKey, target: str, latency: float, view: RaceView) -> bool:
+    """Whether a step was slow for its place, as far as that is known now."""
+    median = view.latency.quantile(key, target, 0.5, view.now)
+    if median is None or latency <= SLOW_FACTOR * median:
         return False
-    slow = view.latency.quantile(last.key, last.target, SLOW_Q, view.now)
-    return slow is not None and last.latency > slow
+    slow = view.latency.quantile(key, target, SLOW_Q, view.now)
+    return slow is not None and latency > slow

@@ -624,3 +624,25 @@ def test_r13_a_failed_attempt_settles_before_the_next_place_is_chosen_and_only_o
     race.on_ended(0, 0.2)
     assert heard == [0, 1]
     assert [end.verdict for end in gate.settled] == [Verdict.FAILED]
+
+
+class Sceptic(Gatekeeper):
+    """A gate whose permits learn from losses only."""
+
+    losses_only = True
+
+
+def test_a_permit_that_learns_from_losses_is_not_told_of_a_win() -> None:
+    wins, loses, fails = Sceptic(), Sceptic(), Sceptic()
+    Scenario(("a", 0.1), gates=[wins]).simulate()
+    Scenario(("a", 5.0), ("b", 0.1), policy=1.0, gates=[loses]).simulate()
+    Scenario(("a", 0.1, reset()), ("b", 0.1), gates=[fails]).simulate()
+    assert (wins.settled, wins.committed_at) == ([], [])
+    assert [end.verdict for end in loses.settled] == [Verdict.SUPERSEDED]
+    assert [end.verdict for end in fails.settled] == [Verdict.FAILED]
+
+
+def test_beside_a_permit_that_wants_to_know_every_permit_is_told() -> None:
+    sceptic, curious = Sceptic(), Gatekeeper()
+    Scenario(("a", 0.1), gates=[sceptic, curious]).simulate()
+    assert [end.verdict for end in sceptic.settled + curious.settled] == [Verdict.WON, Verdict.WON]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_hedge.core.ports import Choice, LastStep, Refused
+from agent_hedge.core.ports import Choice, Refused
 from agent_hedge.core.race import PASS
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Role
@@ -27,7 +27,7 @@ def win(stay: Stay, view: View, number: int) -> None:
 
 
 def answered(opened: Run, seconds: float, launched: int = 1) -> None:
-    opened.last_step = LastStep(View().key, "a", seconds, launched)
+    opened.last_step = (View().key, "a", seconds, launched)
 
 
 def test_after_a_hedge_win_the_run_stays_with_the_winner() -> None:
