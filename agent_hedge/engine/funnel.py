@@ -14,24 +14,33 @@ from agent_hedge.core.ports import Observer
 logger = logging.getLogger("agent_hedge.engine")
 
 
+NAP = 16
+"""Steps for which "nobody listens" is believed without asking again: it saves each of them a third of a microsecond."""
+
+
 class Funnel:
     """All observers of a hedger. Falsy while nobody listens: then no event is made at all.
 
     An observer may have an attribute `idle`, true while it would do nothing with an event (no SDK behind the API, no
-    handler behind the logger); it is asked before every step.
+    handler behind the logger); it is asked again after `NAP` steps at the latest.
     """
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self.observers = tuple(observers)
         self._always = any(not hasattr(observer, "idle") for observer in self.observers)
         self._logged: set[str] = set()
+        self._nap = 0
 
     def __bool__(self) -> bool:
         if self._always:
             return True
-        for observer in self.observers:  # noqa: SIM110 - every call passes here, and a generator costs 0.6 us
+        if self._nap > 0:
+            self._nap -= 1
+            return False
+        for observer in self.observers:
             if not observer.idle:  # type: ignore[attr-defined]
                 return True
+        self._nap = NAP
         return False
 
     def tell(self, event: Event) -> list[AbstractContextManager[object]]:

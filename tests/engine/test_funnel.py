@@ -13,7 +13,7 @@ import pytest
 from agent_hedge import Effect, current_attempt
 from agent_hedge.core.events import AttemptEnded, AttemptStarted, Event, StepClosed
 from agent_hedge.core.step import StepKey, Verdict
-from agent_hedge.engine.funnel import Funnel
+from agent_hedge.engine.funnel import NAP, Funnel
 from tests.engine.kit import hedger, run_clean
 
 EVENT = StepClosed(step_id="s", key=StepKey(node="n"), at=0.0)
@@ -158,3 +158,17 @@ def test_a_scope_that_lets_the_error_pass_is_not_blamed_for_it(caplog: pytest.Lo
     with pytest.raises(KeyError), Funnel([Gives(plain())]).around(EVENT):
         raise KeyError
     assert not caplog.records
+
+
+def test_r19_an_observer_that_wakes_up_is_noticed_within_a_few_steps() -> None:
+    class Sleeper:
+        idle = True
+
+        def on_event(self, event: Event) -> None: ...
+
+    sleeper = Sleeper()
+    funnel = Funnel([sleeper])
+    assert not funnel
+    sleeper.idle = False
+    assert [bool(funnel) for _ in range(NAP + 1)] == [False] * NAP + [True]
+    assert funnel
