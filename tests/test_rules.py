@@ -1,6 +1,7 @@
 """Every built rule of the design has a test that names it (``test_r07_...``), here or in a suite of the test kit.
 
-A part that builds a rule adds it to `BUILT` in the commit that builds it.
+A part that builds a rule adds it to `BUILT` in the commit that builds it. Built in part: R15 (pushback; its breaker and
+load probes come later). Not built: R17 (coalescing).
 """
 
 from __future__ import annotations
