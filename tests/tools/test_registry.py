@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import itertools
-import os
 import timeit
 from collections import Counter
 from pathlib import Path
@@ -21,8 +20,6 @@ from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.memory import MemoryEffects
 from agent_hedge.tools.effect import EffectSpec, namespace_of, tool_effect
 from agent_hedge.tools.registry import FRESH_S, Registry
-
-HERE = Path(__file__).parent
 
 
 def hints(**values: object) -> dict[str, Any]:
@@ -124,12 +121,9 @@ def test_r09_no_combination_escalates() -> None:
 
 
 def catalogue() -> list[dict[str, str]]:
-    places = [os.environ.get("AGENT_HEDGE_DATA", ""), "/work/shared/data", str(HERE / "data")]
-    path = next(
-        (Path(p) / "tools_read_write.csv" for p in places if p and (Path(p) / "tools_read_write.csv").exists()), None
-    )
-    if path is None:
-        pytest.skip("needs tools_read_write.csv (AGENT_HEDGE_DATA)")
+    path = Path(__file__).parents[3] / "shared" / "data" / "tools_read_write.csv"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/tools_read_write.csv")
     with path.open() as file:
         return list(csv.DictReader(file))
 
