@@ -109,7 +109,11 @@ class Driver(Generic[T]):
         self._carry_out(self.race.start(self._spawner.now()))
         if self.answer is None and self.committed is None:
             self._wake_on_commit = True
-            await self._wait()
+            try:  # `_wait`, spared one coroutine
+                await self._waiter
+            except self._spawner.cancelled:
+                await self.leave()
+                raise
 
     async def until_answered(self) -> T:
         """After `until_committed`: wait for the end of the winner's stream, and return or raise as `run` does."""

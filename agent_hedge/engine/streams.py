@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from types import AsyncGeneratorType
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -35,18 +36,19 @@ EMPTY: Outcome[Any] = Outcome(None, None, False, Failure.RECOVERABLE, True)
 class Pipe(Generic[T]):
     """A bounded hand-off from one attempt to the caller; both live on one loop."""
 
-    __slots__ = ("_closed", "_full", "_items", "_new", "_spawner")
+    __slots__ = ("_closed", "_full", "_new", "_spawner", "items")
 
     def __init__(self, spawner: Spawner) -> None:
         self._spawner = spawner
-        self._items: deque[T] = deque()
+        self.items: deque[T] = deque()
+        """What has been handed over and not been taken."""
         self._new: Waiter | None = None
         self._full: Waiter | None = None
         self._closed = False
 
     def put(self, item: T) -> bool:
         """Hand an item over; return whether the caller is so far behind that the attempt should wait for `room`."""
-        items = self._items
+        items = self.items
         items.append(item)
         if self._new is not None:
             self._new.set()
@@ -54,7 +56,7 @@ class Pipe(Generic[T]):
 
     async def room(self) -> None:
         """Wait until the caller has caught up."""
-        while len(self._items) >= WINDOW and not self._closed:
+        while len(self.items) >= WINDOW and not self._closed:
             self._full = self._spawner.waiter()
             await self._full
 
@@ -67,7 +69,7 @@ class Pipe(Generic[T]):
 
     async def ready(self) -> bool:
         """Wait for an item; False when the attempt has ended and all is taken."""
-        while not self._items:
+        while not self.items:
             if self._closed:
                 return False
             self._new = self._spawner.waiter()
@@ -76,8 +78,8 @@ class Pipe(Generic[T]):
         return True
 
     def take(self) -> T:
-        item = self._items.popleft()
-        if self._full is not None and len(self._items) < WINDOW // 2:
+        item = self.items.popleft()
+        if self._full is not None and len(self.items) < WINDOW // 2:
             self._full.set()
             self._full = None
         return item
@@ -109,13 +111,10 @@ async def iterate(
         else:
             ended = True
     finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            if ended:  # nothing is left to wait for, and a scope costs 10 us
+        close = None if ended and type(stream) is AsyncGeneratorType else getattr(stream, "aclose", None)
+        if close is not None:  # (a generator that has ended is closed)
+            with anyio.CancelScope(shield=True):
                 await close()
-            else:
-                with anyio.CancelScope(shield=True):
-                    await close()
     return active.spoken
 
 
@@ -162,13 +161,17 @@ async def hedged_stream(
         if driver.committed is not None:
             pipe = pipes[driver.committed]
             driver.on_answer = pipe.close
-            while await pipe.ready():
+            items = pipe.items
+            while items or await pipe.ready():  # what is there is taken without a coroutine
                 item = pipe.take()
                 if told is not None:
                     told(item, driver.race)
                     told = None
                 yield item
-        await driver.until_answered()
+        if driver.answer is None:
+            await driver.until_answered()
+        else:
+            driver.unwrap()
     finally:
         if driver.answer is None:
             await driver.leave()
