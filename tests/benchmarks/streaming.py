@@ -28,8 +28,8 @@ from agent_hedge.core.step import StepKey
 from agent_hedge.latency import LatencyBook
 
 SHORT, LONG = 5, 205
-CALLS = {SHORT: 200, LONG: 15}
-REPEATS, WARM = 15, 50
+CALLS = {SHORT: 60, LONG: 6}
+REPEATS, WARM = 61, 60
 PER_CALL_BOUND_US, PER_CHUNK_BOUND_US = 60.0, 6.0
 
 PROMPT = [HumanMessage("What is the tail at scale?")]

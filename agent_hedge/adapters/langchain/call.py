@@ -60,7 +60,7 @@ class Call:
         self.effect = effect_of_call(arguments) if model._effect is Effect.READ_ONLY else model._effect
         self.key = self._key(model._lanes.first_token, model._keys)
 
-    def _key(self, lane: Lane, known: dict[tuple[str, str], StepKey]) -> StepKey:
+    def _key(self, lane: Lane, known: dict[tuple[str, int], StepKey]) -> StepKey:
         """Return the key of this step: one object for all equal ones, which saves every look-up a comparison."""
         characters = 0
         for message in self._messages:
@@ -69,13 +69,13 @@ class Call:
                 characters += len(content)
         context = lane.context_of()
         node = context.node if context is not None and context.node else lane.key.node
-        self.prompt_tokens = max(1, characters // CHARACTERS_PER_TOKEN)
-        size = size_bucket(characters // CHARACTERS_PER_TOKEN)
-        key = known.get((node, size))
+        self.prompt_tokens = tokens = max(1, characters // CHARACTERS_PER_TOKEN)
+        bits = (tokens - 1).bit_length()  # of one bucket at most, and cheaper than its name
+        key = known.get((node, bits))
         if key is None:
             if len(known) >= MAX_KEYS:
                 known.clear()
-            key = known[node, size] = StepKey(node=node, model=lane.key.model, size=size)
+            key = known[node, bits] = StepKey(node=node, model=lane.key.model, size=size_bucket(tokens))
         return key
 
     # --- what one attempt does --------------------------------------------------------------------------------------
@@ -89,13 +89,8 @@ class Call:
         meter = active.usage = Meter()
         return metered(stream, meter)
 
-    def _dispatched(self, member: Member, active: ActiveAttempt) -> dict[str, Any]:
-        headers = self._lane.headers
-        extra = None if headers is None else headers(active.attempt)
-        return member.dispatched(self._primary, self._arguments, active.id, extra)
-
     def _open(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
-        arguments = self._dispatched(member, active)
+        arguments = member.dispatched(self._primary, self._arguments, active.attempt, self._lane.headers)
         silence()
         return member.copies.here()._astream(list(self._messages), stop=self._stop, **arguments)
 
@@ -123,7 +118,7 @@ class Call:
         """The whole answer at once, where no first token can be seen."""
         member = self._members[active.target.name]
         await take_turn(member, active)
-        arguments = self._dispatched(member, active)
+        arguments = member.dispatched(self._primary, self._arguments, active.attempt, self._lane.headers)
         arguments.pop("stream", None)
         silence()
         result = await member.copies.here()._agenerate(list(self._messages), stop=self._stop, **arguments)

@@ -12,6 +12,8 @@ from langchain_core.runnables import RunnableBinding
 
 from agent_hedge.adapters.langchain.private import PrivateCopies, is_of
 from agent_hedge.adapters.langchain.server_tools import effect_of_call
+from agent_hedge.core.ports import Headers
+from agent_hedge.core.step import Attempt
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.targets import Target
 
@@ -49,7 +51,7 @@ class Member:
         """What the server-side tools do that every call of it has (R9)."""
         self._native = type(model)._astream is not BaseChatModel._astream and model.disable_streaming is not True
         self._streams_tools = model.disable_streaming != "tool_calling"
-        self._takes_headers = is_of(model, *_SDK_PACKAGES)
+        self.takes_headers = is_of(model, *_SDK_PACKAGES)
         self.copies = PrivateCopies(model)
 
     @property
@@ -77,7 +79,7 @@ class Member:
 
     def arguments(self, primary: Member, passed: Mapping[str, Any]) -> dict[str, Any]:
         """Return what one call gives this member, of what the caller passed for the primary."""
-        arguments = {**self.bound, **passed}
+        arguments = {**self.bound, **passed} if self.bound else dict(passed)
         if self is not primary and (self.wire or primary.wire):
             for name, value in primary.wire.items():
                 if passed.get(name) is value:
@@ -88,15 +90,15 @@ class Member:
         return arguments
 
     def dispatched(
-        self, primary: Member, passed: Mapping[str, Any], request_id: str, headers: Mapping[str, str] | None = None
+        self, primary: Member, passed: Mapping[str, Any], attempt: Attempt, headers: Headers | None = None
     ) -> dict[str, Any]:
         """Return the `arguments` of one attempt, with a request id of its own where the package takes headers (R8).
 
         `headers`: more of the attempt's own (``traceparent``).
         """
         arguments = self.arguments(primary, passed)
-        if self._takes_headers:
-            own = {**(headers or {}), "X-Request-Id": request_id}
+        if self.takes_headers:
+            own = {**(headers(attempt) if headers is not None else {}), "X-Request-Id": attempt.id}
             arguments["extra_headers"] = {**(arguments.get("extra_headers") or {}), **own}
         return arguments
 

@@ -65,7 +65,7 @@ class _Inside:
     _judge: Judge | None
     _buffers: bool
     _checks_schema: bool
-    _keys: dict[tuple[str, str], StepKey]
+    _keys: dict[tuple[str, int], StepKey]
 
 
 class HedgedChatModel(BaseChatModel, _Inside):
@@ -115,7 +115,8 @@ class HedgedChatModel(BaseChatModel, _Inside):
                 self._effect = member.effect
         self._streams = self._can_stream(members[0].bound)
         self._keys = {}
-        self.__dict__.pop("_serialized", None)
+        for name in ("_serialized", "_plain_ls_params", "_plain_params"):
+            self.__dict__.pop(name, None)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -195,6 +196,12 @@ class HedgedChatModel(BaseChatModel, _Inside):
     ) -> Iterator[ChatGenerationChunk]:
         return self._portal.iterate(lambda: self._astream(messages, stop, **kwargs))
 
+    def _should_stream(self, *, async_api: bool, run_manager: Any = None, **kwargs: Any) -> bool:
+        """As a plain model's, with a short cut for the plainest call: both ways to stream are there."""
+        if kwargs.get("stream") and not self.disable_streaming and "streaming" not in self.model_fields_set:
+            return True
+        return super()._should_stream(async_api=async_api, run_manager=run_manager, **kwargs)
+
     def _streams_now(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether the first tokens of this call can be seen."""
         return self._streams if _WHOLE.isdisjoint(kwargs) else self._can_stream({**self._members[0].bound, **kwargs})
@@ -245,8 +252,24 @@ class HedgedChatModel(BaseChatModel, _Inside):
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         return self._primary._get_ls_params(stop=stop, **{**self._members[0].bound, **kwargs})
 
+    def _get_ls_params_with_defaults(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        if stop or kwargs:
+            return self._primary._get_ls_params_with_defaults(stop=stop, **{**self._members[0].bound, **kwargs})
+        return self._plain_ls_params.copy()
+
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
-        return self._primary._get_invocation_params(stop=stop, **{**self._members[0].bound, **kwargs})
+        if stop or kwargs:
+            return self._primary._get_invocation_params(stop=stop, **{**self._members[0].bound, **kwargs})
+        return {**self._plain_params, "stop": stop}
+
+    @cached_property
+    def _plain_ls_params(self) -> LangSmithParams:
+        """Of a call without arguments; every call asks. (Attempts drive copies, so they cannot change.)"""
+        return self._primary._get_ls_params_with_defaults(**self._members[0].bound)
+
+    @cached_property
+    def _plain_params(self) -> dict[str, Any]:
+        return self._primary._get_invocation_params(**self._members[0].bound)
 
     def _combine_llm_outputs(self, llm_outputs: list[dict[str, Any] | None]) -> dict[str, Any]:
         return self._primary._combine_llm_outputs(llm_outputs)

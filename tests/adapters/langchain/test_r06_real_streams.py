@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -120,6 +121,8 @@ async def nothing_is_left(engines: tuple[FakeEngine, FakeEngine], model: Any) ->
     """No request, no task, and no socket once the members' clients are closed."""
     for engine in engines:
         await engine.wait_idle()
+    gc.collect()  # the SDK leaves its inner generators to the collector; they are to be closed while their loop runs
+    await asyncio.sleep(0.01)
     pending = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     if pending:
         await asyncio.wait(pending, timeout=1.0)
