@@ -13,13 +13,10 @@ from typing import Any, Protocol
 
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 from pydantic import ValidationError
 
 from agent_hedge.errors import AnswerRejected
-
-_SILENT: RunnableConfig = {"callbacks": []}
-"""A judge's runs are seen by nobody: the answer may be a loser's (R5)."""
 
 
 class Judge(Protocol):
@@ -65,7 +62,7 @@ class Parses:
 
     def __call__(self, member: str, message: AIMessage) -> AnswerRejected | None:
         try:
-            parsed = self._parsers[member].invoke(message, _SILENT)
+            parsed = self._parsers[member].invoke(message)  # seen by nobody: the attempt is silent (R5)
             if self._include_raw:
                 if parsed["parsing_error"] is not None:
                     raise parsed["parsing_error"]
