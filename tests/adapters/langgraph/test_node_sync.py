@@ -95,7 +95,7 @@ def test_r05_a_sync_body_that_can_be_stopped_is_raced(winner: int) -> None:
                 stopped.put(active.number)
                 break
             if active.number == winner:
-                time.sleep(0.02)
+                time.sleep(0.02)  # a body that blocks its worker thread is the subject here
                 break
             time.sleep(0.01)
         return {"log": [active.number]}
