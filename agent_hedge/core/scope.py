@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import HedgePolicy, LastStep, Refused, RunRecord
+from agent_hedge.core.ports import Block, HedgePolicy, LastStep, Refused, RunRecord, RunRow
 from agent_hedge.core.step import Attempt, Certainty, Place, Role, Usage
 
 RECOVERY_SHARE = 0.2
 """Recoveries a run may make for each of its steps (R13)."""
 RECOVERY_FLOOR = 10
 """Recoveries a run may make before any step counts (R13)."""
+ROUNDING = 1 + 1e-9
+"""Sums of money are compared with so much indulgence: three times 0.1 are 0.3."""
+_ONE_HEDGE = Block(hedges=1)
 
 
 def rail(steps: int, share: float) -> int:
@@ -92,19 +95,29 @@ class Run:
             return self._left_at_pause
         return max(0.0, self.deadline - self.clock())
 
-    def begin_step(self, resumed: bool | None = None) -> None:
-        """Count one logical request; it feeds the purse of recoveries. `resumed`: whether its graph was, if known."""
+    def begin_step(self, resumed: bool | None = None, tokens: int = 0) -> None:
+        """Count one logical request; it feeds the purse of recoveries.
+
+        `resumed`: whether its graph was, if known. `tokens`: of its prompt, estimated; 0: not known.
+        """
         if self.record is not None:
-            self.record.begin(resumed)
+            self.record.begin(resumed, tokens)
         with self._lock:
             self.steps += 1
         if self.parent:
-            self.parent.begin_step(resumed)
+            self.parent.begin_step(resumed, tokens)
 
-    def pause(self) -> None:
-        """Stop the clock: the run waits for a person."""
+    def end_step(self, tokens: int = 0) -> None:
+        """Hear that a step that was begun has its answer."""
+        if self.record is not None:
+            self.record.over(tokens)
+        if self.parent:
+            self.parent.end_step(tokens)
+
+    def pause(self, at: float | None = None) -> None:
+        """Stop the clock: the run waits for a person, since the instant `at` (None: from now on)."""
         if self._left_at_pause is None:
-            self._left_at_pause = self.remaining
+            self._left_at_pause = self.remaining if at is None else max(0.0, self.deadline - at)
             if self.record is not None:
                 self.record.paused()
 
@@ -115,20 +128,23 @@ class Run:
             if self.record is not None:
                 self.record.resumed()
 
-    def take_over(self, *, generation: int, deadline: float, extra_attempts: int | None, sticky_target: str) -> None:
-        """Become that generation of the run: with its deadline (an instant on `clock`), its purse, its place."""
-        self.generation = generation
+    def take_over(self, row: RunRow, deadline: float) -> None:
+        """Become that generation of the run: with its purse, its place and its deadline (an instant on `clock`)."""
+        self.generation = row.generation
         self.deadline = min(deadline, self.parent.deadline) if self.parent else deadline
-        if extra_attempts is not None:
-            self.extra_attempts = extra_attempts
-        self.sticky_target = sticky_target or self.sticky_target
+        if row.extra_attempts is not None:
+            self.extra_attempts = row.extra_attempts
+        self.tokens, self.cost = row.tokens, row.cost
+        self.sticky_target = row.sticky_target or self.sticky_target
 
-    def count_earlier(self, *, steps: int, hedges: int, recoveries: int) -> None:
+    def count_earlier(self, row: RunRow) -> None:
         """Add what this generation has used before, elsewhere."""
         with self._lock:
-            self.steps += steps
-            self.extra_attempts_used += hedges
-            self.recoveries_used += recoveries
+            self.steps += row.steps
+            self.extra_attempts_used += row.hedges_used
+            self.tokens_used += row.tokens_used
+            self.cost_used += row.cost_used
+            self.recoveries_used += row.recoveries_used
 
     def end(self) -> None:
         """Say that the run is over: whatever comes under its key starts the next generation, a resume too."""
@@ -160,7 +176,7 @@ class Run:
         refused = Reason.RUN_BUDGET
         with self._lock:
             if role is Role.HEDGE and self.extra_attempts_used < self.extra_attempts:
-                refused = None if self.record is None else self.record.take()
+                refused = None if self.record is None else self.record.take(_ONE_HEDGE)
                 if refused is None:
                     self.extra_attempts_used += 1
                     return None
@@ -179,7 +195,7 @@ class Run:
         if self.parent and (refused := self.parent.spend(tokens, cost)):
             return refused
         with self._lock:
-            refused = self._passes(tokens, cost)
+            refused = self._passes(tokens, cost) or self._not_granted(tokens, cost)
             if refused is None:
                 self.tokens_used += tokens
                 self.cost_used += cost or 0.0
@@ -197,15 +213,27 @@ class Run:
         if self.cost is not None:
             if not tokens or cost is None:
                 return Refused(Reason.COST, "price unknown" if tokens else "prompt size unknown")
-            if self.cost_used + cost > self.cost:
+            if self.cost_used + cost > self.cost * ROUNDING:
                 return Refused(Reason.COST, f"{self.cost_used:.6g} of {self.cost:.6g} used, {cost:.6g} wanted")
         return None
+
+    def _not_granted(self, tokens: int, cost: float | None) -> Refused | None:
+        if self.record is None or (self.tokens is None and self.cost is None):
+            return None
+        reason = self.record.take(self._capped(tokens, cost))
+        return None if reason is None else Refused(reason, "the store has granted no more of it here")
+
+    def _capped(self, tokens: int, cost: float | None) -> Block:
+        """Return what of it counts: only what has a cap is granted by the store."""
+        return Block(0, 0 if self.tokens is None else tokens, 0.0 if self.cost is None else cost or 0.0)
 
     def unspend(self, tokens: int, cost: float | None) -> None:
         """Return what a hedge that was never sent would have read."""
         with self._lock:
             self.tokens_used -= tokens
             self.cost_used -= cost or 0.0
+            if self.record is not None and (self.tokens is not None or self.cost is not None):
+                self.record.give_back(self._capped(tokens, cost))
         if self.parent:
             self.parent.unspend(tokens, cost)
 
@@ -215,7 +243,7 @@ class Run:
             if role is Role.HEDGE:
                 self.extra_attempts_used -= 1
                 if self.record is not None:
-                    self.record.give_back()
+                    self.record.give_back(_ONE_HEDGE)
             elif role is Role.RECOVERY:
                 self.recoveries_used -= 1
         if self.parent:

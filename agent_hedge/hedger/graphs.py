@@ -73,7 +73,11 @@ class Graphs(Runs):
         """Wrap every node of a `StateGraph` that holds a hedged model or is declared, in place, and return it.
 
         A node is declared by ``metadata={"agent_hedge": {"unit": "node", ...}}``, with the settings of `node`. The
-        graph counts as shown (`explain`). Wrap before compiling.
+        others run as they are; settings of a run in the configuration are read before the first of them. The graph
+        counts as shown (`explain`). Wrap before compiling.
+
+        Raises:
+            ConfigurationError: what is not a builder, a declaration that cannot be meant; nothing is wrapped then.
         """
         self._shared.settle()
         self._graphs.wrap_graph(builder)  # type: ignore[arg-type]

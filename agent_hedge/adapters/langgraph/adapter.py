@@ -77,14 +77,15 @@ class GraphAdapter:
         known = {name: value for name, value in settings.items() if value is not None}
         if unknown := sorted(set(known) - set(ONLY_RACED)):
             raise ConfigurationError(f"node() does not know {', '.join(unknown)}")
-        surroundings = Surroundings(self.graphs, key=key, bar=bar, policy=policy)
         if unit == "node":
+            surroundings = Surroundings(self.graphs, key=key, bar=bar, policy=policy)
             return self._raced(action, surroundings, key, bar or self._bar, policy, **known)
         if known:
             raise ConfigurationError(
                 f"of a node, only unit='node' knows {', '.join(sorted(known))}: models have their own"
             )
-        return wrap_model_unit(action, surroundings, HedgedCheck(self.graphs, action, name_of(action)))
+        check = HedgedCheck(self.graphs, action, name_of(action))
+        return wrap_model_unit(action, Surroundings(self.graphs, key=key, bar=bar, policy=policy, check=check))
 
     def _raced(
         self,

@@ -45,7 +45,7 @@ def read_context(config: Mapping[str, Any], verdict_of: VerdictOf) -> StepContex
         parent=parent,
         thread=str(configurable.get("thread_id") or ""),
         draining=_draining(configurable.get(RUNTIME)),
-        resumed=_is_resumed(configurable),
+        resumed=is_resumed(configurable),
         durability=durability,
         verdict=racing.get() or verdict_of(node, around),
         alias=alias,
@@ -76,7 +76,7 @@ def _draining(runtime: Any) -> Callable[[], bool]:
     return lambda: bool(getattr(runtime, "drain_requested", False))
 
 
-def _is_resumed(configurable: Mapping[str, Any]) -> bool:
+def is_resumed(configurable: Mapping[str, Any]) -> bool:
     """Whether this task continues an earlier one: answers of a human must meet the very attempt that asked."""
     if configurable.get(RESUMING):
         return True

@@ -8,11 +8,11 @@ from typing import Any
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph import StateGraph
 
-from agent_hedge.adapters.langgraph.context import read_context
+from agent_hedge.adapters.langgraph.context import NODE, read_context
 from agent_hedge.adapters.langgraph.explain import Graph, explain
 from agent_hedge.adapters.langgraph.judge import SpecOf
 from agent_hedge.adapters.langgraph.report import SEPARATOR, Bar, Explanation, NodeReport
-from agent_hedge.adapters.langgraph.seed import OpenRun, Seeds
+from agent_hedge.adapters.langgraph.seed import Asked, OpenRun, Seeds
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import EffectSource, Refused
 from agent_hedge.core.scope import Run, StepContext, run_scope
@@ -103,21 +103,19 @@ class Graphs:
     def run(self) -> Run | None:
         """Return the run around this code: the open scope, else the one that the ambient configuration asks for."""
         run = run_scope.get()
-        if run is not None:
-            return run
+        if run is None and (asked := self.run_asked_for()) is not None:
+            run = asked.run
+        return run
+
+    def run_asked_for(self) -> Asked | None:
+        """Return the run that the ambient configuration asks for; None where it asks for none, and outside any node.
+
+        Raises `ConfigurationError` for settings that cannot be meant.
+        """
         config = var_child_runnable_config.get()
-        if config is None:
+        if config is None or (config.get("metadata") or {}).get(NODE) is None:
             return None
-        context = self.context(config)
-        return None if context is None else self.run_of(config, context)
-
-    def run_of(self, config: Mapping[str, Any], context: StepContext) -> Run | None:
-        """Return the run that this configuration asks for, None where it asks for none."""
-        return self._seeds.run_for(config, resumed=context.resumed)
-
-    def paused(self, run: Run) -> None:
-        """A graph of this run waits for a human."""
-        self._seeds.paused(run)
+        return self._seeds.run_for(config)
 
 
 def hazards(report: NodeReport, effect: Effect) -> tuple[str, ...]:

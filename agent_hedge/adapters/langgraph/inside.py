@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Token
 from dataclasses import replace
 from types import TracebackType
@@ -15,22 +15,33 @@ from langgraph.errors import GraphDrained, GraphInterrupt
 
 from agent_hedge.adapters.langgraph.graphs import Graphs
 from agent_hedge.adapters.langgraph.report import Bar
+from agent_hedge.adapters.langgraph.seed import Asked
 from agent_hedge.core.ports import HedgePolicy
-from agent_hedge.core.scope import Run, StepContext, run_scope, step_scope
+from agent_hedge.core.scope import StepContext, run_scope, step_scope
 
 
 class Surroundings:
     """Made once per wrapped node; ``with surroundings():`` goes around each run of its body."""
 
     def __init__(
-        self, graphs: Graphs, *, key: str | None = None, bar: Bar | None = None, policy: HedgePolicy | None = None
+        self,
+        graphs: Graphs,
+        *,
+        key: str | None = None,
+        bar: Bar | None = None,
+        policy: HedgePolicy | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self._graphs = graphs
         self._key = key
         self._bar: Bar | None = bar
         self._policy = policy
+        self._check = check
+        """Is called before each run of the body."""
 
     def __call__(self) -> Inside:
+        if self._check is not None:
+            self._check()
         return Inside(self)
 
     def look(self) -> tuple[Mapping[str, Any], StepContext] | None:
@@ -43,34 +54,30 @@ class Surroundings:
             context = replace(context, node=self._key or context.node, policy=self._policy)
         return config, context
 
-    def run_of(self, config: Mapping[str, Any], context: StepContext) -> Run | None:
-        return self._graphs.run_of(config, context)
-
-    def paused(self, run: Run) -> None:
-        self._graphs.paused(run)
+    def run_asked_for(self) -> InRun | None:
+        return in_run(self._graphs)
 
 
 class Inside:
     """One run of the body. Outside any graph it does nothing."""
 
-    __slots__ = ("_around", "_run", "_run_token", "_step_token", "config", "context")
+    __slots__ = ("_around", "_run", "_step_token", "config", "context")
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._step_token: Token[StepContext | None] | None = None
-        self._run_token: Token[Run | None] | None = None
-        self._run: Run | None = None
+        self._run: InRun | None = None
         self.config: Mapping[str, Any] | None = None
         self.context: StepContext | None = None
 
     def __enter__(self) -> Inside:
         found = self._around.look()
         if found is not None:
-            self.config, self.context = config, context = found
-            if run_scope.get() is None and (run := self._around.run_of(config, context)) is not None:
-                self._run = run
-                self._run_token = run_scope.set(run)
-            self._step_token = step_scope.set(context)
+            self.config, self.context = found
+            self._run = self._around.run_asked_for()
+            if self._run is not None:
+                self._run.__enter__()
+            self._step_token = step_scope.set(self.context)
         return self
 
     def __exit__(
@@ -79,10 +86,55 @@ class Inside:
         with suppress(ValueError):  # a generator may be closed in another context: there is nothing to reset there
             if self._step_token is not None:
                 step_scope.reset(self._step_token)
-            if self._run_token is not None:
-                run_scope.reset(self._run_token)
-        if self._run is not None and isinstance(error, GraphInterrupt | GraphDrained):
-            self._around.paused(self._run)
+        if self._run is not None:
+            self._run.__exit__(kind, error, trace)
+
+
+class InRun:
+    """One run of a node's body inside the run that its configuration asks for."""
+
+    __slots__ = ("_asked", "_token")
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def __enter__(self) -> None:
+        self._token = run_scope.set(self._asked.run)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(ValueError):  # as above
+            run_scope.reset(self._token)
+        self._asked.left(waits=isinstance(error, GraphInterrupt | GraphDrained))
+
+
+def in_run(graphs: Graphs) -> InRun | None:
+    """Return what puts code into the run its configuration asks for; None where it asks for none, or one is open.
+
+    Raises `ConfigurationError` for settings that cannot be meant.
+    """
+    if run_scope.get() is not None:
+        return None
+    asked = graphs.run_asked_for()
+    return None if asked is None else InRun(asked)
+
+
+class Entrance:
+    """What surrounds the plain nodes of a wrapped graph: only the run that their configuration asks for.
+
+    So that settings which cannot be meant are an error before the first node, whichever that is (R20), and the clock
+    starts there.
+    """
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+
+    def __call__(self) -> AbstractContextManager[None]:
+        return in_run(self._graphs) or _NO_RUN
+
+
+_NO_RUN = nullcontext()
 
 
 class HedgedCheck:
@@ -108,5 +160,5 @@ class HedgedCheck:
             warnings.warn(
                 f"the wrapped node {self._name!r} hedges nothing: {what}. Wrap a model with hedger.chat_model(...), "
                 'or race the node itself: hedger.node(..., unit="node", effect=...).',
-                stacklevel=4,
+                stacklevel=5,
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
@@ -12,9 +13,11 @@ from langchain_core.runnables.config import run_in_executor
 from langgraph.pregel.protocol import PregelProtocol
 
 from agent_hedge.adapters.langgraph.face import MARK, is_async, is_async_generator, is_wrapped, wear
-from agent_hedge.adapters.langgraph.inside import HedgedCheck, Surroundings
 from agent_hedge.adapters.langgraph.private import RunnableCallable, runs_async
 from agent_hedge.errors import ConfigurationError
+
+Around = Callable[[], AbstractContextManager[object]]
+"""Returns what goes around one run of a node's body."""
 
 
 def name_of(action: Any) -> str:
@@ -24,27 +27,26 @@ def name_of(action: Any) -> str:
     return str(getattr(action, "__name__", type(action).__name__))
 
 
-def wrap_model_unit(action: Any, surroundings: Surroundings, check: HedgedCheck) -> Any:
+def wrap_model_unit(action: Any, surroundings: Around) -> Any:
     """Return the node with the same face and the same result; wrapping twice is wrapping once."""
     if is_wrapped(action):
         return action
     if isinstance(action, RunnableSequence):  # LangGraph takes its steps apart: it must find them as they were
-        steps = [SurroundedRunnable(step, surroundings, check) for step in action.steps]
+        steps = [SurroundedRunnable(step, surroundings) for step in action.steps]
         sequence: Runnable[Any, Any] = RunnableSequence(*steps, name=action.name)
         object.__setattr__(sequence, MARK, True)
         return sequence
     if isinstance(action, Runnable):
-        return SurroundedRunnable(action, surroundings, check)
+        return SurroundedRunnable(action, surroundings)
     if not callable(action):
         raise ConfigurationError(f"node() takes a function or a Runnable, got {action!r:.80}")
-    return wear(_face(action, surroundings, check), action)
+    return wear(_face(action, surroundings), action)
 
 
-def _face(action: Any, surroundings: Surroundings, check: HedgedCheck) -> Any:
+def _face(action: Any, surroundings: Around) -> Any:
     if is_async_generator(action):
 
         async def stream(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            check()
             with surroundings():
                 async for item in action(*args, **kwargs):
                     yield item
@@ -53,7 +55,6 @@ def _face(action: Any, surroundings: Surroundings, check: HedgedCheck) -> Any:
     if inspect.isgeneratorfunction(action):
 
         def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            check()
             with surroundings():
                 yield from action(*args, **kwargs)
 
@@ -61,14 +62,12 @@ def _face(action: Any, surroundings: Surroundings, check: HedgedCheck) -> Any:
     if is_async(action):
 
         async def run(*args: Any, **kwargs: Any) -> Any:
-            check()
             with surroundings():
                 return await action(*args, **kwargs)
 
         return run
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        check()
         with surroundings():
             return action(*args, **kwargs)
 
@@ -82,14 +81,12 @@ class SurroundedRunnable(RunnableCallable):
     whatever else the Runnable can do is the Runnable's.
     """
 
-    def __init__(self, held: Runnable[Any, Any], surroundings: Surroundings, check: HedgedCheck) -> None:
+    def __init__(self, held: Runnable[Any, Any], surroundings: Around) -> None:
         def call(given: Any, config: RunnableConfig) -> Any:
-            check()
             with surroundings():
                 return held.invoke(given, config)
 
         async def run(given: Any, config: RunnableConfig) -> Any:
-            check()
             with surroundings():
                 return await held.ainvoke(given, config)
 

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from agent_hedge.adapters.langgraph.context import is_resumed
 from agent_hedge.adapters.langgraph.private import RUNTIME
 from agent_hedge.core.scope import Run
 from agent_hedge.errors import ConfigurationError
@@ -41,13 +42,28 @@ LIMIT = 4096
 OpenRun = Callable[..., Run]
 
 
-class _Open:
-    __slots__ = ("control", "run")
+class Asked:
+    """A run that configuration asks for."""
+
+    __slots__ = ("_left_at", "control", "run")
 
     def __init__(self, run: Run, control: object) -> None:
         self.run = run
         self.control = control
-        """Kept alive, so that its identity does not come back."""
+        """Names the invocation that the run is in. Kept alive, so that its identity does not come back."""
+        self._left_at: float | None = None
+
+    def left(self, *, waits: bool) -> None:
+        """A node of the run has ended; where its graph `waits` for a human, the clock stands still from now on."""
+        self._left_at = self.run.clock()
+        if waits:
+            self.run.pause()
+
+    def go_on(self, control: object) -> None:
+        """Another invocation resumes the run: the clock has stood still since the last node of the one before."""
+        self.control = control
+        self.run.pause(self._left_at)
+        self.run.go_on()
 
 
 class Seeds:
@@ -55,10 +71,10 @@ class Seeds:
 
     def __init__(self, open_run: OpenRun) -> None:
         self._open_run = open_run
-        self._runs: OrderedDict[str, _Open] = OrderedDict()
+        self._runs: OrderedDict[str, Asked] = OrderedDict()
         self._lock = threading.Lock()
 
-    def run_for(self, config: Mapping[str, Any], *, resumed: bool) -> Run | None:
+    def run_for(self, config: Mapping[str, Any]) -> Asked | None:
         """Return the run that this configuration asks for, opened at its first use; None where it asks for none.
 
         Raises `ConfigurationError` for settings that cannot be meant.
@@ -73,21 +89,18 @@ class Seeds:
         name = str(seed.get("run_key") or f"#{id(control)}") if isinstance(seed, Mapping) else ""
         with self._lock:
             known = self._runs.get(name)
-            if known is None or not _goes_on(known, control, resumed):
-                if known is not None and known.run.record is not None:
-                    known.run.record.close()
-                known = self._runs[name] = _Open(self._opened(seed, where, resumed), control)
+            if known is None or known.control is not control:
+                resumed = is_resumed(configurable)
+                if known is not None and resumed:
+                    known.go_on(control)
+                else:
+                    if known is not None and known.run.record is not None:
+                        known.run.record.close()
+                    known = self._runs[name] = Asked(self._opened(seed, where, resumed), control)
             self._runs.move_to_end(name)
             if len(self._runs) > LIMIT:
                 self._runs.popitem(last=False)
-            return known.run
-
-    def paused(self, run: Run) -> None:
-        """The graph of this run stops to wait for a human: the clock stands still from now on."""
-        with self._lock:
-            for known in self._runs.values():
-                if known.run is run:
-                    run.pause()
+            return known
 
     def _opened(self, seed: object, where: str, resumed: bool) -> Run:
         if not isinstance(seed, Mapping):
@@ -104,17 +117,6 @@ class Seeds:
 def is_declaration(value: object) -> bool:
     """Whether this is what a node declares in its own metadata (`wrap_graph`), and not a run's settings."""
     return isinstance(value, Mapping) and "unit" in value
-
-
-def _goes_on(known: _Open, control: object, resumed: bool) -> bool:
-    """Whether this invocation belongs to the run that is known under its key."""
-    if known.control is control:
-        return True
-    if not resumed:
-        return False
-    known.control = control
-    known.run.go_on()
-    return True
 
 
 def _known() -> str:

@@ -1,4 +1,7 @@
-"""`hedger.wrap_graph`: every node of a builder that is declared by metadata, or holds a hedged model."""
+"""`hedger.wrap_graph`: every node of a builder that is declared by metadata, or holds a hedged model.
+
+The others get an `Entrance`: they run as they are, in the run that the configuration asks for.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from langgraph.graph import StateGraph
 
 from agent_hedge.adapters.langgraph.face import is_wrapped
 from agent_hedge.adapters.langgraph.graphs import Graphs
+from agent_hedge.adapters.langgraph.inside import Entrance
+from agent_hedge.adapters.langgraph.node import wrap_model_unit
 from agent_hedge.adapters.langgraph.private import RunnableCallable
 from agent_hedge.adapters.langgraph.seed import CARRIER
 from agent_hedge.errors import ConfigurationError
@@ -32,16 +37,18 @@ def wrap_graph(builder: Builder, graphs: Graphs, wrap_node: WrapNode) -> Builder
             f"wrap_graph() takes a StateGraph before it is compiled, got a {type(builder).__name__}"
         )
     explanation = graphs.explain(builder)
+    entrance = functools.partial(wrap_model_unit, surroundings=Entrance(graphs))
+    made: dict[str, Runnable[Any, Any]] = {}
     for name, spec in builder.nodes.items():
         settings = _declared(name, spec.metadata)
         inner = [report for report in explanation.nodes if report.name == name or report.name.startswith(f"{name}|")]
-        if settings is None and not any(report.hedged for report in inner):
-            continue
-        spec.runnable = wrapped(
-            cast("Runnable[Any, Any]", spec.runnable), functools.partial(wrap_node, **(settings or {}))
-        )
-        if settings is not None:
-            spec.metadata = {key: value for key, value in (spec.metadata or {}).items() if key != CARRIER} or None
+        hedges = settings is not None or any(report.hedged for report in inner)
+        wrap = functools.partial(wrap_node, **(settings or {})) if hedges else entrance
+        made[name] = wrapped(cast("Runnable[Any, Any]", spec.runnable), wrap)
+    for name, spec in builder.nodes.items():  # nothing is changed before every declaration is known to be meant
+        spec.runnable = made[name]
+        if spec.metadata and CARRIER in spec.metadata:
+            spec.metadata = {key: value for key, value in spec.metadata.items() if key != CARRIER} or None
     return builder
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
@@ -413,6 +414,144 @@ def test_r20_a_malformed_seed_is_one_error_before_the_first_node(seed: Any, said
     with pytest.raises(ConfigurationError, match=said):
         run_virtual(lambda: single(ask).compile().ainvoke(hi(), {"configurable": {"agent_hedge": seed}}))
     assert not ran
+
+
+async def _invoke(graph: Any, *given: Any) -> None:
+    await graph.ainvoke(*given)
+
+
+async def _stream(graph: Any, *given: Any) -> None:
+    async for _ in graph.astream(*given, stream_mode=["messages", "custom", "updates"], subgraphs=True):
+        pass
+
+
+async def _sync_invoke(graph: Any, *given: Any) -> None:
+    graph.invoke(*given)
+
+
+async def _sync_stream(graph: Any, *given: Any) -> None:
+    list(graph.stream(*given, stream_mode="updates"))
+
+
+def plain_nodes(ran: list[str]) -> dict[str, Any]:
+    """Return plain nodes of every form, which can be run sync and async, and say so."""
+
+    def function(state: State) -> State:
+        ran.append("function")
+        return {}
+
+    class Callable:
+        def __call__(self, state: State) -> State:
+            ran.append("callable")
+            return {}
+
+    return {
+        "function": function,
+        "callable": Callable(),
+        "runnable": RunnableLambda(function),
+        "sequence": RunnableLambda(function) | RunnableLambda(function),
+        "subgraph": single(function).compile(),
+    }
+
+
+@pytest.mark.parametrize("kind", plain_nodes([]))
+@pytest.mark.parametrize("run", [_invoke, _stream, _sync_invoke, _sync_stream])
+@pytest.mark.parametrize("carrier", ["configurable", "metadata"])
+def test_r20_a_malformed_seed_is_one_error_before_the_plain_nodes_ahead(kind: str, run: Any, carrier: str) -> None:
+    hedger, ran = Hedger(), []
+    model = hedged(hedger)
+
+    def ask(state: State) -> State:
+        ran.append("ask")
+        return {"messages": [model.invoke("x")]}
+
+    builder: Builder = StateGraph(State)
+    for name in ("left", "right"):  # two at once: no body runs while the other's error is on its way
+        builder.add_node(name, plain_nodes(ran)[kind])
+        builder.add_edge(START, name)
+        builder.add_edge(name, "ask")
+    builder.add_node("ask", ask)
+    graph = hedger.wrap_graph(builder).compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    config.setdefault(carrier, {})["agent_hedge"] = {"deadline_s": -1}
+    with pytest.raises(ConfigurationError, match=f'{carrier}\\["agent_hedge"\\]: deadline must be'):
+        run_virtual(lambda: run(graph, hi(), config))
+    hedger.close()
+    assert ran == []
+
+
+def test_r20_plain_nodes_of_a_wrapped_graph_are_what_they_were() -> None:
+    hedger, ran = Hedger(), []
+    for kind, node in plain_nodes(ran).items():
+        ran.clear()
+        graph = hedger.wrap_graph(single(node, "n")).compile()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # nothing is hedged in it, and nobody has asked for that
+            run_virtual(partial(graph.ainvoke, hi()))
+        assert len(ran) == (2 if kind == "sequence" else 1)
+
+
+def test_r12_the_clock_of_a_wrapped_graph_starts_at_its_first_node_plain_or_not() -> None:
+    hedger, runs = Hedger(), []
+    model = hedged(hedger)
+
+    async def prepare(state: State) -> State:
+        runs.append(current_run())
+        await asyncio.sleep(1.0)
+        return {}
+
+    async def ask(state: State) -> State:
+        runs.append(current_run())
+        return {"messages": [await model.ainvoke("x")]}
+
+    builder: Builder = StateGraph(State)
+    builder.add_sequence([("prepare", prepare), ("ask", ask)])
+    builder.add_edge(START, "prepare")
+    graph = hedger.wrap_graph(builder).compile()
+    config: Any = {"configurable": {"agent_hedge": {"deadline_s": 30}}}
+    run_virtual(lambda: graph.ainvoke(hi(), config))
+    first, second = runs
+    assert first is second
+    assert first.deadline == 30.0
+
+
+def asking_after_a_pause(hedger: Hedger, runs: list[Any], *, by: str) -> Any:
+    """Return a wrapped graph that stops between a plain node and one that asks a model."""
+    model = hedged(hedger)
+
+    async def prepare(state: State) -> State:
+        await asyncio.sleep(1.0)
+        runs.append((current_run(), current_run().deadline))  # type: ignore[union-attr]
+        if by == "interrupt":
+            interrupt("?")
+        return {}
+
+    async def ask(state: State) -> State:
+        runs.append((current_run(), current_run().deadline))  # type: ignore[union-attr]
+        return {"messages": [await model.ainvoke("x")]}
+
+    builder: Builder = StateGraph(State)
+    builder.add_sequence([("prepare", prepare), ("ask", ask)])
+    builder.add_edge(START, "prepare")
+    before = ["ask"] if by == "interrupt_before" else []
+    return hedger.wrap_graph(builder).compile(checkpointer=InMemorySaver(), interrupt_before=before)
+
+
+@pytest.mark.parametrize("by", ["interrupt_before", "interrupt"])
+def test_r12_waiting_for_a_human_does_not_count_however_the_graph_was_stopped(by: str) -> None:
+    hedger, runs = Hedger(), []
+    graph = asking_after_a_pause(hedger, runs, by=by)
+    config: Any = {"configurable": {"thread_id": "t", "agent_hedge": {"deadline_s": 30, "run_key": "t"}}}
+
+    async def main() -> None:
+        await graph.ainvoke(hi(), config)
+        await asyncio.sleep(1000.0)  # a human thinks
+        await graph.ainvoke(Command(resume="yes") if by == "interrupt" else None, config)
+
+    run_virtual(main)
+    (first, at_first), *_, (resumed, at_resume) = runs
+    assert resumed is first
+    assert (at_first, at_resume) == (30.0, 1030.0)
 
 
 @pytest.mark.filterwarnings("ignore:the wrapped node")
