@@ -55,6 +55,7 @@ from agent_hedge.core.ports import (
     RunView,
 )
 from agent_hedge.core.step import (
+    MAX_ATTEMPTS,
     Attempt,
     Effect,
     Ended,
@@ -69,8 +70,6 @@ from agent_hedge.core.step import (
 )
 from agent_hedge.errors import AllAttemptsFailed, DeadlineExceeded, HedgeError, NotDispatched
 
-MAX_ATTEMPTS = 3
-"""Attempts of one step, of any role (R13; SRE book: three attempts say enough about the other side)."""
 LATE_S = 0.020
 """A timer later than this means that the run loop stood still (R4)."""
 LATE_GRACE_S = 0.050

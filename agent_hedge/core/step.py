@@ -14,6 +14,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 T = TypeVar("T")
 
 FOREVER = math.inf
+MAX_ATTEMPTS = 3
+"""Attempts of one step, of any role (R13; SRE book: three attempts say enough about the other side)."""
 
 
 def instant(at: float) -> float:

@@ -21,15 +21,13 @@ import threading
 from collections import deque
 from typing import NamedTuple
 
+from agent_hedge.core import checks
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Permit, RaceView, Refused, RunView
 from agent_hedge.core.race import PASS
-from agent_hedge.core.step import Attempt, Ended, Role
-from agent_hedge.errors import ConfigurationError
+from agent_hedge.core.step import MAX_ATTEMPTS, Attempt, Ended, Role
 from agent_hedge.gates.slices import Slices
 
-MAX_ATTEMPTS = 3
-"""Attempts of one step, the primary included, beyond which nothing is recovered (R13)."""
 MINUTE = 60
 """The window of recoveries, in slices of one second."""
 
@@ -67,13 +65,13 @@ class FleetBudget:
         recoveries_per_minute: int = 10,
         cost: float | None = None,
     ) -> None:
-        self.share = _ratio("share", share)
-        self.floor = _count("floor", floor, least=0)
-        self.burst = _count("burst", burst, least=1)
-        self.window = _seconds("window", window)
-        self.recoveries = _ratio("recoveries", recoveries)
-        self.recoveries_per_minute = _count("recoveries_per_minute", recoveries_per_minute, least=0)
-        self.cost = _money("cost", cost)
+        self.share = checks.ratio("share", share)
+        self.floor = checks.count("floor", floor)
+        self.burst = checks.count("burst", burst, least=1)
+        self.window = checks.seconds("window", window, least=MINUTE)
+        self.recoveries = checks.ratio("recoveries", recoveries)
+        self.recoveries_per_minute = checks.count("recoveries_per_minute", recoveries_per_minute)
+        self.cost = None if cost is None else checks.amount("cost", cost)
         self._spent: deque[tuple[float, float]] = deque()
         self._spent_in_all = 0.0
         keep = math.ceil(self.window)
@@ -188,29 +186,3 @@ class _Grant:
         self._budget._give_back(self._role, self._index)
         if self._run is not None:
             self._run.give_back(self._role)
-
-
-def _ratio(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigurationError(f"{name} must be a ratio from 0 to 1, got {value!r}")
-    return float(value)
-
-
-def _count(name: str, value: object, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{name} must be a whole number >= {least}, got {value!r}")
-    return value
-
-
-def _money(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ConfigurationError(f"{name} must be a finite amount >= 0, got {value!r}")
-    return float(value)
-
-
-def _seconds(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not MINUTE <= value < math.inf:
-        raise ConfigurationError(f"{name} must be a finite number of seconds >= {MINUTE}, got {value!r}")
-    return float(value)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
+from agent_hedge.core import checks
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Permit, RaceView, Refused, Switch
 from agent_hedge.core.race import PASS
@@ -67,8 +68,8 @@ class Modes:
         environ = os.environ if environ is None else environ
         self._code = Mode.of(mode)
         self._environment = Mode.of(environ.get(ENVIRONMENT) or Mode.ON, where=ENVIRONMENT)
-        self.share = _ratio("share", share)
-        self.holdout = _ratio("holdout", holdout)
+        self.share = checks.ratio("share", share)
+        self.holdout = checks.ratio("holdout", holdout)
         self.fleet = fleet
         self._clock = clock
         self._switches: tuple[tuple[Switch, Mode], ...] = ()
@@ -180,9 +181,3 @@ def drawn(what: str, view: RaceView, ratio: float) -> bool:
 def _stands(switch: Switch, now: float) -> bool:
     """Whether the switch has not expired (an expiry that is NaN never comes)."""
     return switch.until is None or not switch.until <= now
-
-
-def _ratio(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigurationError(f"{name} must be a ratio from 0 to 1, got {value!r}")
-    return float(value)

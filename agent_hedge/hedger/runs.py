@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from agent_hedge.core import checks
 from agent_hedge.core.ports import KEY_LIMIT, check_text
 from agent_hedge.core.scope import Run, rail, run_scope
 from agent_hedge.engine.runbook import Record
 from agent_hedge.engine.runscope import RunScope
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.hedger.base import Base, running_clock
-from agent_hedge.hedger.settings import checked_amount, checked_count, checked_seconds
+from agent_hedge.hedger.settings import checked_count, checked_seconds
 
 TYPICAL_STEPS = 20
 """Steps of a run of which nothing is declared or learnt; sets the default purse of hedges (R13)."""
@@ -87,7 +88,7 @@ class Runs(Base):
             declared_steps=declared,
             graph=graph,
             tokens=checked_count("tokens", tokens),
-            cost=None if cost is None else checked_amount("cost", cost),
+            cost=None if cost is None else checks.amount("cost", cost),
         )
         self._shared.rounds.ensure()
         record = self._shared.runbook.open(run, resume=resume) if key else None

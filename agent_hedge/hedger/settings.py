@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from agent_hedge.core import checks
 from agent_hedge.core.classify import classify
 from agent_hedge.core.ports import Classifier, HedgePolicy, Observer
 from agent_hedge.core.step import Effect, Failure
@@ -132,23 +133,8 @@ def checked_observers(observers: Iterable[Observer]) -> list[Observer]:
 
 def checked_seconds(name: str, seconds: object) -> float:
     """Return a finite number of seconds >= 0; infinity stands for None."""
-    if seconds is None:
-        return math.inf
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise ConfigurationError(f"{name} must be a finite number of seconds >= 0, got {seconds!r}")
-    return float(seconds)
-
-
-def checked_amount(name: str, amount: object) -> float:
-    """Return a finite amount of money >= 0."""
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
-        raise ConfigurationError(f"{name} must be a finite amount >= 0, got {amount!r}")
-    return float(amount)
+    return math.inf if seconds is None else checks.seconds(name, seconds)
 
 
 def checked_count(name: str, count: object) -> int | None:
-    if count is None:
-        return None
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ConfigurationError(f"{name} must be a whole number >= 0, got {count!r}")
-    return count
+    return None if count is None else checks.count(name, count)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent_hedge.core import checks
 from agent_hedge.core.ports import RaceView
-from agent_hedge.policies.arguments import check_attempts, check_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class Fixed:
     attempts: int = 2
 
     def __post_init__(self) -> None:
-        check_seconds("delay", self.delay)
-        check_attempts(self.attempts)
+        checks.seconds("delay", self.delay)
+        checks.attempts(self.attempts)
 
     def next_launch_at(self, view: RaceView) -> float | None:
         """Return the instant `delay` after the newest launch, or None once `attempts` have been launched."""

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
+from agent_hedge.core import checks
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import FleetView, HedgePolicy, LatencyView, RaceView, Refused
 from agent_hedge.core.step import Place, StepKey
 from agent_hedge.errors import ConfigurationError
-from agent_hedge.policies.arguments import check_attempts, is_number
 from agent_hedge.policies.never import Never
 
 FLOOR = 1.5
@@ -74,9 +74,9 @@ class Quantile:
     _memo: _Memo = field(default_factory=_Memo, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.q is not None and not (is_number(self.q) and 0 < self.q < 1):
+        if self.q is not None and not (checks.is_number(self.q) and 0 < self.q < 1):
             raise ConfigurationError(f"q must be a number between 0 and 1 (both excluded), got {self.q!r}")
-        check_attempts(self.attempts)
+        checks.attempts(self.attempts)
         if isinstance(self.cold, type) or not callable(getattr(self.cold, "next_launch_at", None)):
             raise ConfigurationError(f"cold must be a policy such as Never() or Fixed(seconds), got {self.cold!r}")
 

@@ -7,11 +7,11 @@ before either of them ends; the earlier they differ, the more independent they a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
+from agent_hedge.core import checks
 from agent_hedge.core.ports import NAME_LIMIT, Canceller
 from agent_hedge.core.step import Place
 from agent_hedge.errors import ConfigurationError
@@ -71,10 +71,7 @@ class Target(Generic[M]):
             object.__setattr__(self, "domain", path)
         else:
             object.__setattr__(self, "domain", self._checked_domain(any(parts)))
-        if not isinstance(self.copies, int) or isinstance(self.copies, bool) or not 1 <= self.copies <= MAX_COPIES:
-            raise ConfigurationError(
-                f"copies of target {self.name!r} must be a whole number from 1 to {MAX_COPIES}, got {self.copies!r}"
-            )
+        checks.count(f"copies of target {self.name!r}", self.copies, least=1, most=MAX_COPIES)
         if self.price is not None:
             object.__setattr__(self, "price", _checked_price(self.name, self.price))
 
@@ -178,10 +175,6 @@ def _checked_price(name: str, price: Mapping[str, object]) -> Price:
         raise ConfigurationError(f"{what} must be a mapping of input, cached_input and output, got {price!r:.80}")
     if unknown := set(price) - {"input", "cached_input", "output"}:
         raise ConfigurationError(f"{what} knows input, cached_input and output, got {sorted(map(str, unknown))}")
-    checked: dict[str, float] = {}
-    for kind, value in price.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise ConfigurationError(f"{what}: {kind} must be a finite number >= 0, got {value!r}")
-        checked[kind] = float(value)
+    checked = {kind: checks.amount(f"{what}: {kind}", value) for kind, value in price.items()}
     full = checked.get("input", 0.0)
     return Price(input=full, cached_input=checked.get("cached_input", full), output=checked.get("output", 0.0))

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from agent_hedge.core import checks
 from agent_hedge.core.ports import RaceView
 from agent_hedge.errors import ConfigurationError
-
-
-def _check_attempts(attempts: int) -> None:
-    if not 1 <= attempts <= 3:
-        raise ConfigurationError(f"attempts must be a whole number from 1 to 3, got {attempts!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +17,7 @@ class Blind:
     attempts: int = 2
 
     def __post_init__(self) -> None:
-        _check_attempts(self.attempts)
+        checks.attempts(self.attempts)
 
     def next_launch_at(self, view: RaceView) -> float | None:
         """Return the newest launch itself: the next is due in the same instant."""
@@ -45,7 +41,7 @@ class RetryAfterTimeout:
     def __post_init__(self) -> None:
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"timeout must be a finite number of seconds > 0, got {self.timeout!r}")
-        _check_attempts(self.attempts)
+        checks.attempts(self.attempts)
 
     def next_launch_at(self, view: RaceView) -> float | None:
         """Return the instant at which the newest attempt times out."""

@@ -28,6 +28,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal, NoReturn, TypeVar, TypeVarTuple
 
+from agent_hedge.core import checks
 from agent_hedge.errors import ConfigurationError, HedgeError
 
 T = TypeVar("T")
@@ -280,5 +281,4 @@ def run_virtual(
 
 def _check_seconds(**settings: float) -> None:
     for name, seconds in settings.items():
-        if not 0.0 <= seconds < math.inf:
-            raise ConfigurationError(f"{name} must be finite seconds, not negative: {seconds!r}")
+        checks.seconds(name, seconds)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
+from agent_hedge.core.checks import is_number
 from agent_hedge.core.ports import NAME_LIMIT, check_text
 from agent_hedge.core.scope import attempt_scope
 from agent_hedge.core.step import Effect
@@ -84,7 +85,7 @@ class EffectSpec:
         if self.key_param is not None:
             check_text(self.key_param, "key_param", NAME_LIMIT, empty=False)
         retention = self.retention
-        if retention is not None and not (_is_number(retention) and 0 < retention < math.inf):
+        if retention is not None and not (is_number(retention) and 0 < retention < math.inf):
             raise ConfigurationError("retention is a positive number of seconds")
         if self.verify is not None and not callable(self.verify):
             raise ConfigurationError("verify is a function of the claim")
@@ -343,10 +344,6 @@ def _errors(value: object) -> tuple[type[BaseException], ...]:
     if not all(isinstance(item, type) and issubclass(item, BaseException) for item in found):
         raise ConfigurationError("not_started names exception classes")
     return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def with_effect(spec: EffectSpec, effect: Effect) -> EffectSpec:
