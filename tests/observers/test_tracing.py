@@ -178,7 +178,7 @@ def test_the_winners_usage_is_left_to_another_instrumentation(
 ) -> None:
     import sys
 
-    monkeypatch.setitem(sys.modules, "openinference.instrumentation.langchain", sys)
+    monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.langchain", sys)
     chat(Tracing(backend.provider))
     assert "gen_ai.usage.output_tokens" not in (backend.named("chat")[0].attributes or {})
     chat(Tracing(backend.provider, winner_usage=True))

@@ -7,10 +7,9 @@ what the attempt does (an instrumented client, a worker thread) becomes its chil
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -46,36 +45,59 @@ from agent_hedge.core.events import (
     TriggerArmed,
     TriggerLate,
 )
-from agent_hedge.core.step import FOREVER, Attempt, Certainty, Role, StepKey, Usage, Verdict
-from agent_hedge.observers.described import Describe, Described, describe_nothing
-from agent_hedge.observers.otel import names
-from agent_hedge.observers.outcome import CANCELLED, outcome_of
+from agent_hedge.core.step import Attempt, Role, Verdict
+from agent_hedge.observers.described import Describe, describe_nothing
+from agent_hedge.observers.otel import beside, names
+from agent_hedge.observers.otel.attributes import (
+    Attributes,
+    of_answer,
+    of_attempt,
+    of_end,
+    of_request,
+    of_run,
+    of_run_end,
+    of_step,
+    of_usage,
+)
 
 Scope = AbstractContextManager[object] | None
 
-OTHERS = (
-    "openinference.instrumentation.langchain",
-    "opentelemetry.instrumentation.langchain",
-    "opentelemetry.instrumentation.genai.langchain",
-)
-"""Instrumentations that count the tokens of the chat model's run, which are the winner's."""
 KEPT_BROKEN = 256
 """Steps whose winner broke, remembered so that the race that runs them again can be linked."""
 
 _PROPAGATOR = TraceContextTextMapPropagator()
+_ERROR = Status(StatusCode.ERROR)
 
 
-class _Step:
-    __slots__ = (
-        "attempts", "context", "due_at", "hedges", "offset", "primary", "races", "refused", "span", "started_at",
-    )  # fmt: skip
+class _Open:
+    """An open span, and what it will say when it ends: gathered here, and told to the SDK in one go."""
 
-    def __init__(self, span: Span, started_at: float, offset: int) -> None:
+    __slots__ = ("events", "said", "span")
+
+    def __init__(self, span: Span, said: Attributes) -> None:
         self.span = span
+        self.said = said
+        self.events: list[tuple[str, Attributes | None, int]] = []
+
+    def end(self, ns: int | None = None) -> None:
+        span = self.span
+        if span.is_recording():
+            for event in self.events:
+                span.add_event(*event)
+            span.set_attributes(self.said)
+            if names.ERROR_TYPE in self.said:
+                span.set_status(_ERROR)
+        span.end(ns)
+
+
+class _Step(_Open):
+    __slots__ = ("context", "due_at", "hedges", "offset", "primary", "races", "refused", "started_at")
+
+    def __init__(self, span: Span, said: Attributes, started_at: float, wall_ns: int) -> None:
+        super().__init__(span, said)
         self.context = set_span_in_context(span)
         self.started_at = started_at
-        self.offset = offset
-        self.attempts: dict[str, _Attempt] = {}
+        self.offset = wall_ns - int(started_at * 1e9)
         self.due_at: float | None = None
         self.refused = ""
         self.hedges = 0
@@ -87,14 +109,22 @@ class _Step:
         """Turn an instant of the run loop into epoch nanoseconds."""
         return self.offset + int(at * 1e9)
 
+    def note(self, name: str, at: float, said: Attributes | None = None) -> None:
+        """Gather an event."""
+        self.events.append((name, said, self.offset + int(at * 1e9)))
 
-class _Attempt:
-    __slots__ = ("cancelled_at", "cause", "span")
 
-    def __init__(self, span: Span) -> None:
-        self.span = span
+class _Attempt(_Open):
+    __slots__ = ("cancelled_at", "step")
+
+    def __init__(self, span: Span, said: Attributes, step: _Step) -> None:
+        super().__init__(span, said)
+        self.step = step
         self.cancelled_at: float | None = None
-        self.cause = ""
+
+    def note(self, name: str, at: float, said: Attributes | None = None) -> None:
+        """Gather an event."""
+        self.events.append((name, said, self.step.ns(at)))
 
 
 class Tracing:
@@ -112,13 +142,15 @@ class Tracing:
         winner_usage: bool | None = None,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._tracer = get_tracer(names.SCOPE, tracer_provider=tracer_provider)
+        self._start = get_tracer(names.SCOPE, tracer_provider=tracer_provider).start_span
         self._describe = describe
         self._winner_usage = winner_usage
         self._wall_ns = wall_ns
         self._latest = names.latest()
+        self._runs: dict[int, _Open] = {}
         self._steps: dict[str, _Step] = {}
-        self._runs: dict[int, Span] = {}
+        self._attempts: dict[int, _Attempt] = {}
+        """By their nonces."""
         self._broken: OrderedDict[str, SpanContext] = OrderedDict()
         self._kinds: dict[type[Event], Callable[[Any], Scope]] = {
             RunStarted: self._run_started,
@@ -149,111 +181,72 @@ class Tracing:
     # --- runs -----------------------------------------------------------------------------------------------------
 
     def _run_started(self, event: RunStarted) -> Scope:
-        attributes: dict[str, Any] = {names.RUN_KEY: event.run_key, names.RUN_GENERATION: event.generation}
-        if event.tenant:
-            attributes[names.TENANT] = event.tenant
-        if event.deadline < FOREVER:
-            attributes[names.DEADLINE_LEFT] = event.deadline - event.at
-        span = self._runs[event.run] = self._tracer.start_span(names.RUN, attributes=attributes)
+        span = self._start(names.RUN, beside.parent())
+        self._runs[event.run] = _Open(span, of_run(event))
         return Current(set_span_in_context(span))
 
     def _run_ended(self, event: RunEnded) -> None:
-        span = self._runs.pop(event.run, None)
-        if span is None:
-            return
-        span.set_attributes(
-            {
-                names.RUN_STEPS: event.steps,
-                names.RUN_HEDGES: event.hedges,
-                names.RUN_RECOVERIES: event.recoveries,
-            }
-        )
-        if event.error and event.error != "CancelledError":
-            span.set_attribute(names.ERROR_TYPE, event.error)
-            span.set_status(Status(StatusCode.ERROR))
-        span.end()
+        if (run := self._runs.pop(event.run, None)) is not None:
+            run.said |= of_run_end(event)
+            run.end()
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
     def _step_started(self, event: StepStarted) -> None:
-        attributes = _of_key(event.key)
-        if event.run_key:
-            attributes |= {names.RUN_KEY: event.run_key, names.RUN_GENERATION: event.generation}
-        if event.tenant:
-            attributes[names.TENANT] = event.tenant
-        if event.deadline < FOREVER:
-            attributes[names.DEADLINE_LEFT] = event.deadline - event.at
-        self._open(event, attributes, [])
+        self._open(event)
 
     def _step_reopened(self, event: StepReopened) -> None:
-        broken = self._broken.pop(event.step_id, None)
-        links = [] if broken is None else [Link(broken)]
-        self._open(event, _of_key(event.key) | {names.REOPENED: True}, links)
-
-    def _open(self, event: Event, attributes: Mapping[str, Any], links: list[Link]) -> None:
-        now = self._wall_ns()
-        span = self._tracer.start_span(
-            f"{names.STEP} {event.key.node}", attributes=attributes, links=links, start_time=now
-        )
         previous = self._steps.get(event.step_id)
-        step = self._steps[event.step_id] = _Step(span, event.at, now - int(event.at * 1e9))
+        broken = self._broken.pop(event.step_id, None)
+        step = self._open(event, [] if broken is None else [Link(broken)])
         if previous is not None:
-            step.attempts.update(previous.attempts)
             step.races += previous.races
+
+    def _open(self, event: StepStarted | StepReopened, links: Sequence[Link] = ()) -> _Step:
+        now = self._wall_ns()
+        span = self._start(f"{names.STEP} {event.key.node}", beside.parent(), links=links, start_time=now)
+        step = self._steps[event.step_id] = _Step(span, of_step(event), event.at, now)
+        return step
 
     def _trigger_armed(self, event: TriggerArmed) -> None:
         if (step := self._steps.get(event.step_id)) is not None:
             step.due_at = event.due_at
-            if step.hedges:  # armed again for the next one: said when that one is due
-                return
-            step.span.add_event(names.TRIGGER_ARMED, {names.DUE_IN: event.due_at - event.at}, step.ns(event.at))
+            if not step.hedges:  # armed again for the next one: said when that one is due
+                step.said[names.TRIGGER] = event.due_at - event.at
+                step.note(names.TRIGGER_ARMED, event.at)
 
     def _trigger_late(self, event: TriggerLate) -> None:
         if (step := self._steps.get(event.step_id)) is not None:
-            late = {names.LATE_BY: event.late, names.DUE_IN: event.due_at - event.at}
             step.due_at = event.due_at
-            step.span.add_event(names.TRIGGER_LATE, late, step.ns(event.at))
+            step.note(names.TRIGGER_LATE, event.at, {names.LATE_BY: event.late, names.DUE_IN: event.due_at - event.at})
 
     def _refused(self, event: AttemptRefused) -> None:
         if (step := self._steps.get(event.step_id)) is not None:
             self._due(step, event.role, event.at)
-            step.refused = event.reason
-            said = {names.REASON: str(event.reason), names.ROLE: str(event.role)}
+            step.refused = str(event.reason)
+            said = {names.REASON: step.refused, names.ROLE: str(event.role)}
             if event.detail:
                 said[names.DETAIL] = event.detail
-            step.span.add_event(names.REFUSED, said, step.ns(event.at))
+            step.note(names.REFUSED, event.at, said)
 
     def _due(self, step: _Step, role: Role, at: float) -> None:
         if role is Role.HEDGE and step.due_at is not None and at >= step.due_at:
-            step.span.add_event(names.HEDGE_DUE, None, step.ns(at))
+            step.note(names.HEDGE_DUE, at)
             step.due_at = None
 
     def _committed(self, event: Committed) -> None:
         if (step := self._steps.get(event.step_id)) is not None:
-            said: dict[str, Any] = {names.NUMBER: event.attempt.number}
-            if event.by_claim:
-                said[names.BY_CLAIM] = True
-            step.span.add_event(names.COMMIT, said, step.ns(event.at))
+            step.said[names.WINNER_NUMBER] = event.attempt.number
+            step.note(names.COMMIT, event.at, {names.BY_CLAIM: True} if event.by_claim else None)
 
     def _step_ended(self, event: StepEnded) -> None:
         step = self._steps.get(event.step_id)
         if step is None:
             return
-        span, outcome = step.span, outcome_of(event)
-        said: dict[str, Any] = {names.OUTCOME: outcome, names.LAUNCHED: event.launched}
-        if step.hedges:
-            said[names.HEDGES] = step.hedges
-        if event.winner is not None:
-            said[names.WINNER] = event.winner.target.name
-        if step.refused and not step.hedges:
-            said[names.REASON] = str(step.refused)
-        if event.error and outcome != CANCELLED:
-            said[names.ERROR_TYPE] = event.error
-            span.set_status(Status(StatusCode.ERROR))
-        span.set_attributes(said)
-        span.end(step.ns(event.at))
+        step.said |= of_answer(event, hedges=step.hedges, refused=step.refused)
+        step.end(step.ns(event.at))
         if event.error and event.winner is not None:
-            self._broken[event.step_id] = span.get_span_context()
+            self._broken[event.step_id] = step.span.get_span_context()
             if len(self._broken) > KEPT_BROKEN:
                 self._broken.popitem(last=False)
 
@@ -266,124 +259,52 @@ class Tracing:
     # --- attempts -------------------------------------------------------------------------------------------------
 
     def _attempt_started(self, event: AttemptStarted) -> Scope:
-        step, attempt = self._steps.get(event.step_id), event.attempt
+        step, attempt, key = self._steps.get(event.step_id), event.attempt, event.key
         if step is None:
             return None
         self._due(step, attempt.role, event.at)
-        described = self._describe(attempt.target.name)
-        attributes = self._of_attempt(attempt, event.key, described)
-        links: list[Link] = []
+        said = of_attempt(attempt)
+        links: Sequence[Link] = ()
         if attempt.role is not Role.PRIMARY:
-            attributes[names.TRIGGER_DELAY] = attempt.started_at - step.started_at
+            said[names.TRIGGER_DELAY] = attempt.started_at - step.started_at
         if attempt.role is Role.HEDGE and step.primary is not None:
             step.hedges += 1
-            links.append(Link(step.primary))
-            attributes[names.HEDGE_OF] = f"{step.primary.span_id:016x}"
-        span = self._tracer.start_span(
-            f"chat {event.key.model}" if event.key.model else f"{names.ATTEMPT} {event.key.node}",
-            context=step.context,
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
-            links=links,
-            start_time=step.ns(attempt.started_at),
+            links = (Link(step.primary),)
+            said[names.HEDGE_OF] = f"{step.primary.span_id:016x}"
+        span = self._start(
+            f"chat {key.model}" if key.model else f"{names.ATTEMPT} {key.node}",
+            step.context,
+            SpanKind.CLIENT,
+            of_request(key, self._describe(attempt.target.name), latest=self._latest),
+            links,
+            step.ns(attempt.started_at),
         )
-        step.attempts[attempt.id] = _Attempt(span)
+        self._attempts[attempt.nonce] = _Attempt(span, said, step)
         if step.primary is None:
             step.primary = span.get_span_context()
         return Current(set_span_in_context(span, step.context))
 
-    def _of_attempt(self, attempt: Attempt, key: StepKey, described: Described) -> dict[str, Any]:
-        target = attempt.target
-        attributes: dict[str, Any] = {
-            names.TARGET: target.name,
-            names.ROLE: str(attempt.role),
-            names.NUMBER: attempt.number,
-            names.ATTEMPT_ID: attempt.id,
-        }
-        if len(target.domain) > 1:  # else it is the target's name
-            attributes[names.DOMAIN] = "/".join(target.domain)
-        if attempt.deadline < FOREVER:
-            attributes[names.DEADLINE_LEFT] = attempt.deadline - attempt.started_at
-        if key.model:
-            provider = described.provider or "_OTHER"
-            attributes[names.OPERATION] = "chat"
-            attributes[names.PROVIDER] = provider
-            attributes[names.REQUEST_MODEL] = described.model or key.model
-            if not self._latest:
-                attributes[names.SYSTEM_OLD] = provider
-        if described.address:
-            attributes[names.SERVER_ADDRESS] = described.address
-            if described.port is not None:
-                attributes[names.SERVER_PORT] = described.port
-        return attributes
-
     def _cancel_sent(self, event: CancelSent) -> None:
-        step = self._steps.get(event.step_id)
-        open_ = None if step is None else step.attempts.get(event.attempt.id)
-        if step is not None and open_ is not None:
+        if (open_ := self._attempts.get(event.attempt.nonce)) is not None:
             open_.cancelled_at = event.at
-            open_.cause = event.cause
-            open_.span.add_event(names.CANCEL_SENT, None, step.ns(event.at))
+            open_.said[names.CAUSE] = event.cause
+            open_.note(names.CANCEL_SENT, event.at)
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
-        step = self._steps.get(event.step_id)
-        open_ = None if step is None else step.attempts.get(event.attempt.id)
-        if step is None or open_ is None:
+        open_ = self._attempts.pop(event.attempt.nonce, None)
+        if open_ is None:
             return
-        span, receipt = open_.span, event.receipt
-        said: dict[str, Any] = {names.OUTCOME: str(event.verdict)}
-        if event.latency is not None:
-            said[names.TTFT] = event.latency
-            if event.key.model:
-                said[names.FIRST_CHUNK] = event.latency
-            decode = event.at - event.attempt.started_at - event.latency
-            if decode > 0:
-                said[names.DECODE] = decode
-        if receipt.phase:
-            said[names.PHASE] = receipt.phase
-        if open_.cancelled_at is not None:
-            said[names.CAUSE] = open_.cause
-            if receipt.released is not None:
-                said[names.CANCEL_TO_RELEASE] = receipt.released - open_.cancelled_at
-                span.add_event(names.RELEASED, None, step.ns(receipt.released))
-        if event.verdict is Verdict.FAILED:
-            said[names.ERROR_TYPE] = event.error or "_OTHER"
-            if event.failure is not None:
-                said[names.FAILURE] = str(event.failure)
-            span.set_status(Status(StatusCode.ERROR))
+        receipt = event.receipt
+        open_.said |= of_end(event)
+        if open_.cancelled_at is not None and receipt.released is not None:
+            open_.said[names.CANCEL_TO_RELEASE] = receipt.released - open_.cancelled_at
+            open_.note(names.RELEASED, receipt.released)
         if receipt.usage is not None:
-            said |= self._of_usage(receipt.usage, won=event.verdict is Verdict.WON)
-        span.set_attributes(said)
-        span.end(step.ns(event.at))
-        del step.attempts[event.attempt.id]
-
-    def _of_usage(self, usage: Usage, *, won: bool) -> dict[str, Any]:
-        said: dict[str, Any] = {names.CERTAINTY: str(usage.certainty)}
-        if usage.longest_gap:
-            said[names.LONGEST_GAP] = usage.longest_gap
-        if usage.response_id:
-            said[names.RESPONSE_ID] = usage.response_id
-        if usage.response_model:
-            said[names.RESPONSE_MODEL] = usage.response_model
-        if usage.finish:
-            said[names.FINISH_REASONS] = (usage.finish,)
-        if won and not self._counts_winner():
-            return said
-        if usage.certainty is not Certainty.EXACT:  # a lower bound is no usage: it would be added up as if it were
-            if usage.output is not None:
-                said[names.RECEIVED] = usage.output
-            return said
-        counts = {
-            names.INPUT_TOKENS: usage.input,
-            names.OUTPUT_TOKENS: usage.output,
-            names.CACHE_READ_TOKENS: usage.cached,
-        }
-        return said | {name: count for name, count in counts.items() if count is not None}
+            open_.said |= of_usage(receipt.usage, counted=event.verdict is not Verdict.WON or self._counts_winner())
+        open_.end(open_.step.ns(event.at))
 
     def _counts_winner(self) -> bool:
-        if self._winner_usage is not None:
-            return self._winner_usage
-        return not any(module in sys.modules for module in OTHERS)
+        return not beside.winner_is_counted() if self._winner_usage is None else self._winner_usage
 
 
 class Current:
@@ -403,7 +324,3 @@ class Current:
     ) -> None:
         if otel.get_current() is self._context:  # left where it was entered; elsewhere there is nothing to take back
             otel.detach(self._token)
-
-
-def _of_key(key: StepKey) -> dict[str, Any]:
-    return {names.NODE: key.node, names.MODEL: key.model} if key.model else {names.NODE: key.node}
