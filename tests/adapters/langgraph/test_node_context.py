@@ -481,7 +481,8 @@ def test_r20_a_malformed_seed_is_one_error_before_the_plain_nodes_ahead(kind: st
 
 
 def test_r20_plain_nodes_of_a_wrapped_graph_are_what_they_were() -> None:
-    hedger, ran = Hedger(), []
+    hedger = Hedger()
+    ran: list[str] = []
     for kind, node in plain_nodes(ran).items():
         ran.clear()
         graph = hedger.wrap_graph(single(node, "n")).compile()
@@ -492,7 +493,8 @@ def test_r20_plain_nodes_of_a_wrapped_graph_are_what_they_were() -> None:
 
 
 def test_r12_the_clock_of_a_wrapped_graph_starts_at_its_first_node_plain_or_not() -> None:
-    hedger, runs = Hedger(), []
+    hedger = Hedger()
+    runs: list[Any] = []
     model = hedged(hedger)
 
     async def prepare(state: State) -> State:
@@ -539,7 +541,8 @@ def asking_after_a_pause(hedger: Hedger, runs: list[Any], *, by: str) -> Any:
 
 @pytest.mark.parametrize("by", ["interrupt_before", "interrupt"])
 def test_r12_waiting_for_a_human_does_not_count_however_the_graph_was_stopped(by: str) -> None:
-    hedger, runs = Hedger(), []
+    hedger = Hedger()
+    runs: list[Any] = []
     graph = asking_after_a_pause(hedger, runs, by=by)
     config: Any = {"configurable": {"thread_id": "t", "agent_hedge": {"deadline_s": 30, "run_key": "t"}}}
 
