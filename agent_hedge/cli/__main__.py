@@ -43,6 +43,7 @@ EXTRAS = {
     "langchain_core": "langgraph",
     "langchain_openai": "demo",
     "langgraph": "langgraph",
+    "opentelemetry": "otlp",
     "psycopg": "sql",
     "sqlalchemy": "sql",
 }

@@ -83,8 +83,8 @@ def test_the_profile_is_named_and_cited() -> None:
         assert part in said
 
 
-def test_table_and_page(tmp_path: Path, series: Path) -> None:
-    done = demo("--runs", "2", "--replay", str(series), cwd=tmp_path)
+def test_table_and_page_of_a_single_run(tmp_path: Path, series: Path) -> None:
+    done = demo("--runs", "1", "--replay", str(series), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     for part in ("no hedging", "summed TTFT per run, p99", "hedges per call", "times faster than real"):
         assert part in done.stdout
@@ -116,8 +116,21 @@ def test_r20_a_replay_that_cannot_be_meant(
     assert said in err
 
 
-@pytest.mark.parametrize("options", [["--runs", "0"], ["--seed", "-1"], ["--page", "no/such/folder/x.html"], ["now"]])
-def test_r20_options_that_cannot_be_meant(capfd: pytest.CaptureFixture[str], options: list[str]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--runs", "0"],
+        ["--seed", "-1"],
+        ["--page", "no/such/folder/x.html"],
+        ["--otlp", "127.0.0.1:4318"],
+        ["--otlp", "http://127.0.0.1:9"],  # nobody is there
+        ["now"],
+    ],
+)
+def test_r20_options_that_cannot_be_meant(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         root.main(["demo", *options])
     assert ended.value.code == 2

@@ -1,130 +1,71 @@
-"""G2: a run arrives whole at an OTLP receiver, over HTTP: parents, kinds, links, events, metrics."""
+"""G2: runs arrive whole at an OTLP receiver, over HTTP: parents, kinds, links, metrics."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+import sys
+from collections import Counter
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from agent_hedge import Effect, Fixed, Hedger
-from agent_hedge.latency import Sketch
-from agent_hedge.observers.otel import OpenTelemetry
+from agent_hedge.cli.demo.draws import STEPS
+from agent_hedge.cli.demo.experiment import LEARN_RUNS, POLICIES
 
-exporters = pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+pytest.importorskip("oteltap", reason="the receiver is built for x86-64 only")
 
+from .tap import Received, said, tapped  # noqa: E402
 
-class Receiver(ThreadingHTTPServer):
-    """Keeps what is posted to it, as OTLP messages."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.posted: list[tuple[str, bytes]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def spans(self) -> list[Any]:
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-        found = [ExportTraceServiceRequest.FromString(body) for path, body in self.posted if path == "/v1/traces"]
-        return [
-            span
-            for request in found
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-
-    def metrics(self) -> set[str]:
-        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-
-        found = [ExportMetricsServiceRequest.FromString(body) for path, body in self.posted if path == "/v1/metrics"]
-        return {
-            metric.name
-            for request in found
-            for resource in request.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
+RUNS = 1
+METRICS = {"agent_hedge.steps.started", "agent_hedge.dispatches", "agent_hedge.attempts", "agent_hedge.step.ttft"}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Received:
+    """The demo's runs of all policies (and what `Quantile` learns from), over an endpoint with stragglers."""
+    folder = tmp_path_factory.mktemp("otlp")
+    rows = "\n".join("2.5" if row % 40 == 7 else f"0.0{60 + row % 7}" for row in range(400))
+    (folder / "times.csv").write_text(f"ttft_s\n{rows}\n")
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.headers.get("content-encoding") == "gzip":
-            body = gzip.decompress(body)
-        self.server.posted.append((self.path, body))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
+    async def run(url: str) -> None:
+        command = ["demo", "--runs", str(RUNS), "--replay", "times.csv", "--otlp", url]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "agent_hedge.cli.__main__", *command),
+            cwd=folder,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, err = await process.communicate()
+        assert (process.returncode, err) == (0, b"")
 
-    def log_message(self, *_: Any) -> None: ...
-
-
-@contextmanager
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    return asyncio.run(tapped(run, runs=RUNS * len(POLICIES) + LEARN_RUNS, metrics=METRICS))
 
 
-def test_a_run_arrives_whole() -> None:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+def test_the_demo_arrives_whole(demo: Received) -> None:
+    assert Counter(len(demo.steps_of(run)) for run in demo.runs) == {STEPS: RUNS * len(POLICIES) + LEARN_RUNS}
+    for run in demo.runs:
+        assert not run.parent_span_id
+        for step in demo.steps_of(run):
+            assert (step.kind, step.trace_id) == (Span.SPAN_KIND_INTERNAL, run.trace_id)
+            assert run.start_time_unix_nano <= step.start_time_unix_nano <= step.end_time_unix_nano
+            assert len(demo.attempts_of(step)) == said(step, "attempts")
 
-    calls = 0
 
-    async def work() -> str:
-        nonlocal calls
-        calls += 1
-        await asyncio.sleep(5.0 if calls == 1 else 0.0)
-        return "ok"
+def test_every_hedge_of_the_demo_is_linked_to_its_primary(demo: Received) -> None:
+    races = [demo.attempts_of(step) for step in demo.steps if said(step, "attempts") > 1]
+    assert races, "nothing was hedged"
+    for primary, *hedges in races:
+        assert not primary.links
+        for hedge in hedges:
+            assert [link.span_id for link in hedge.links] == [primary.span_id]
+            assert hedge.links[0].trace_id == hedge.trace_id
 
-    with receiver() as server:
-        tracers = TracerProvider()
-        tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{server.url}/v1/traces")))
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{server.url}/v1/metrics"))
-        meters = MeterProvider([reader])
-        otel = OpenTelemetry(Sketch, tracer_provider=tracers, meter_provider=meters)
 
-        async def main() -> None:
-            async with Hedger(observers=[otel], policy=Fixed(0.02), telemetry=False) as hedger:
-                call = hedger.wrap(work, key="work", effect=Effect.READ_ONLY, targets=["a", "b"])
-                async with hedger.run(key="run-1"):
-                    await call()
-                    await call()
-
-        asyncio.run(main())
-        tracers.shutdown()
-        meters.shutdown()
-        spans, metrics = server.spans(), server.metrics()
-
-    by_id = {span.span_id: span for span in spans}
-    named = [(span.name, by_id[span.parent_span_id].name if span.parent_span_id else "") for span in spans]
-    step, attempt = "agent_hedge.step work", "agent_hedge.attempt work"
-    assert sorted(named) == sorted(
-        [("agent_hedge.run", ""), (step, "agent_hedge.run"), (step, "agent_hedge.run")] + [(attempt, step)] * 3
-    )
-    assert len({span.trace_id for span in spans}) == 1
-    (hedge,) = (span for span in spans if span.links)
-    assert by_id[hedge.links[0].span_id].parent_span_id == hedge.parent_span_id, "its primary, of the same step"
-    assert hedge.kind == Span.SPAN_KIND_CLIENT
-    assert all(span.end_time_unix_nano >= span.start_time_unix_nano for span in spans)
-    assert {"agent_hedge.steps.started", "agent_hedge.dispatches", "agent_hedge.step.ttft"} <= metrics
+def test_each_step_of_the_demo_has_one_winner_and_no_loser_has_failed(demo: Received) -> None:
+    for step in demo.steps:
+        outcomes = Counter(said(attempt, "outcome") for attempt in demo.attempts_of(step))
+        assert outcomes["won"] == 1
+        assert outcomes["superseded"] == outcomes.total() - 1
+    for attempt in demo.attempts:
+        assert (attempt.name, attempt.kind) == ("chat demo", Span.SPAN_KIND_CLIENT)
+        assert attempt.status.code == Status.STATUS_CODE_UNSET

@@ -32,19 +32,27 @@ def demo(
     page: Annotated[Path, typer.Option(metavar="PATH", help="Where the HTML page goes.")] = Path(
         "agent-hedge-demo.html"
     ),
+    otlp: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send spans and metrics there by OTLP/HTTP (extra otlp).")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as plain data.")] = False,
 ) -> None:
     """Show in about 90 seconds what hedging does to a long agent run: the same draws without it and with it."""
     from rich.console import Console
 
     from agent_hedge.cli.demo import draws, words
-    from agent_hedge.cli.demo.experiment import LEARN_RUNS
+    from agent_hedge.cli.demo.experiment import LEARN_RUNS, reach_loopback_directly
     from agent_hedge.cli.demo.figures import common_runs, figures_of
     from agent_hedge.cli.demo.page import page as page_of
     from agent_hedge.cli.demo.table import table
 
     _check_installed()
     _check_writable(page)
+    reach_loopback_directly()
+    if otlp is not None:
+        from agent_hedge.cli.demo.otlp import check
+
+        check(otlp)
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     asked = runs or RUNS
     drawn = (
@@ -55,7 +63,7 @@ def demo(
     tempo = draws.tempo(drawn)
     if not json:
         out.print(words.opening(drawn, tempo, asked), end="\n\n")
-    seen = _watched(err, drawn, tempo, asked, None if runs else LIMIT_S)
+    seen = _watched(err, drawn, tempo, asked, None if runs else LIMIT_S, otlp)
     made = common_runs(seen)
     figures = {name: figures_of(made[name], seen.records, tempo.compression) for name in made}
     setting = words.Setting(drawn, tempo, seed, len(made["none"]), asked, seen)
@@ -70,7 +78,7 @@ def demo(
     out.print(f"Page: {page.resolve()}", soft_wrap=True)
 
 
-def _watched(err: Console, draws: Draws, tempo: Tempo, runs: int, limit: float | None) -> Experiment:
+def _watched(err: Console, draws: Draws, tempo: Tempo, runs: int, limit: float | None, otlp: str | None) -> Experiment:
     """Make the runs, with a progress bar a policy where there is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -80,7 +88,7 @@ def _watched(err: Console, draws: Draws, tempo: Tempo, runs: int, limit: float |
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
         tasks = {name: bars.add_task(TITLES[name], total=runs) for name in POLICIES}
-        return perform(draws, tempo, runs, limit, lambda name, done: bars.update(tasks[name], completed=done))
+        return perform(draws, tempo, runs, limit, lambda name, done: bars.update(tasks[name], completed=done), otlp)
 
 
 def _document(policies: dict[str, Any], page: Path, setting: Setting) -> dict[str, Any]:

@@ -41,14 +41,20 @@ class Experiment:
 
 
 def perform(
-    draws: Draws, tempo: Tempo, runs: int, limit: float | None, progress: Callable[[str, int], None]
+    draws: Draws,
+    tempo: Tempo,
+    runs: int,
+    limit: float | None,
+    progress: Callable[[str, int], None],
+    otlp: str | None = None,
 ) -> Experiment:
     """Make `runs` runs a policy and return what was seen; after `limit` seconds no more runs are started.
+
+    `otlp`: where the clients' spans and metrics go.
 
     Raises:
         HedgeError: a client failed.
     """
-    _reach_loopback_directly()
     started, cpu = time.monotonic(), time.process_time()
     hardware = Hardware(slots=1024, speedup=tempo.compression)
     with ExitStack() as stack:
@@ -57,7 +63,8 @@ def perform(
             for profile, seed in zip(draws.profiles, draws.seeds, strict=True)
         ]
         a, b = engines
-        clients = {name: stack.enter_context(_client(name, (a.base_url, b.base_url), runs, tempo)) for name in POLICIES}
+        urls = (a.base_url, b.base_url)
+        clients = {name: stack.enter_context(_client(name, urls, runs, tempo, otlp)) for name in POLICIES}
         notes = _listen(clients, started + limit if limit is not None else None, progress)
         wall = time.monotonic() - started
         notes = {name: notes[name] for name in POLICIES}  # in their order, not in that of their ends
@@ -97,12 +104,12 @@ def _listen(
 
 
 @contextmanager
-def _client(policy: str, urls: tuple[str, str], runs: int, tempo: Tempo) -> Iterator[Pipe]:
+def _client(policy: str, urls: tuple[str, str], runs: int, tempo: Tempo, otlp: str | None) -> Iterator[Pipe]:
     """Run a policy's client in a process until the block is left; it ends with its parent too."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["agent_hedge.cli.demo.worker"])  # the three share one import of LangChain
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, policy, urls, runs, tempo), name=policy, daemon=True)
+    process = context.Process(target=_serve, args=(theirs, policy, urls, runs, tempo, otlp), name=policy, daemon=True)
     process.start()
     theirs.close()
     try:
@@ -112,13 +119,13 @@ def _client(policy: str, urls: tuple[str, str], runs: int, tempo: Tempo) -> Iter
         process.join()
 
 
-def _serve(pipe: Pipe, policy: str, urls: tuple[str, str], runs: int, tempo: Tempo) -> None:
+def _serve(pipe: Pipe, policy: str, urls: tuple[str, str], runs: int, tempo: Tempo, otlp: str | None) -> None:
     from agent_hedge.cli.demo.worker import Job, serve
 
-    serve(pipe, Job(policy, urls, runs, LEARN_RUNS, tempo.in_flight, tempo.compression))
+    serve(pipe, Job(policy, urls, runs, LEARN_RUNS, tempo.in_flight, tempo.compression, otlp))
 
 
-def _reach_loopback_directly() -> None:
+def reach_loopback_directly() -> None:
     """Take the replicas' address out of what a proxy in the environment is asked for."""
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), LOOPBACK)))

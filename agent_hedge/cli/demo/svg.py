@@ -24,7 +24,7 @@ def curves(series: Mapping[str, Sequence[float]], what: str, axis: str) -> str:
     most = max(values[-1] for values in ordered.values())
     count = max(len(values) for values in ordered.values())
     low, high = log10(least), max(log10(most), log10(least) + 0.1)
-    depth = ceil(log10(count) * 2) / 2
+    depth = max(0.5, ceil(log10(count) * 2) / 2)
 
     def x(value: float) -> float:
         return LEFT + (log10(value) - low) / (high - low) * (WIDTH - LEFT - RIGHT)

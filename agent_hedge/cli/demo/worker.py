@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 
@@ -43,6 +44,8 @@ class Job:
     learn: int
     in_flight: int
     compression: float
+    otlp: str | None = None
+    """Where spans and metrics go."""
 
 
 def serve(pipe: Pipe, job: Job) -> None:
@@ -51,13 +54,24 @@ def serve(pipe: Pipe, job: Job) -> None:
     os.environ.update(dict.fromkeys(TRACING, "false"))  # a demo's calls belong in nobody's traces
     gc.freeze()  # what the imports made stays
     try:
-        asyncio.run(_until_gone(pipe, job))
+        with _seen_elsewhere(job):
+            asyncio.run(_until_gone(pipe, job))
     except (BrokenPipeError, asyncio.CancelledError):
         pass
     except Exception as error:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
-        pipe.send(f"{type(error).__name__}: {error}")
+        with suppress(BrokenPipeError):  # another client has failed first
+            pipe.send(f"{type(error).__name__}: {error}")
+
+
+def _seen_elsewhere(job: Job) -> AbstractContextManager[None]:
+    """Return what sends telemetry to where the job says."""
+    if job.otlp is None:
+        return nullcontext()
+    from agent_hedge.cli.demo.otlp import exported
+
+    return exported(job.otlp, job.policy)
 
 
 async def _until_gone(pipe: Pipe, job: Job) -> None:
