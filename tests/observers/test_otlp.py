@@ -14,7 +14,7 @@ from agent_hedge.cli.demo.experiment import LEARN_RUNS, POLICIES
 
 pytest.importorskip("oteltap", reason="the receiver is built for x86-64 only")
 
-from .tap import Received, said, tapped  # noqa: E402
+from .tap import Received, said, tapped
 
 RUNS = 1
 METRICS = {"agent_hedge.steps.started", "agent_hedge.dispatches", "agent_hedge.attempts", "agent_hedge.step.ttft"}
