@@ -1,0 +1,57 @@
+"""G3: beside another instrumentation of LangChain tokens are counted once and attempts stand in its trace."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from .beside import INSTRUMENTATIONS
+
+INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+ROOT = {"openinference": "LangGraph", "traceloop": "invoke_agent LangGraph", "official": "invoke_workflow LangGraph"}
+
+
+@pytest.fixture(scope="module", params=INSTRUMENTATIONS)
+def told(request: pytest.FixtureRequest) -> Any:
+    """What was told beside one of them, in a process of its own."""
+    command = [sys.executable, "-m", "tests.observers.beside", request.param]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return {"by": request.param, **json.loads(done.stdout)}
+
+
+def test_tokens_are_counted_once(told: Any) -> None:
+    for names, count in ((INPUT, told["usage"]["input_tokens"]), (OUTPUT, told["usage"]["output_tokens"])):
+        assert [span["attributes"][name] for span in told["spans"] for name in names if name in span["attributes"]] == [
+            count
+        ]
+
+
+def test_attempts_are_visible_in_its_trace(told: Any) -> None:
+    spans = {span["id"]: span for span in told["spans"]}
+    (step,) = (span for span in told["spans"] if span["name"] == "agent_hedge.step plan")
+    attempts = [span["attributes"] for span in told["spans"] if span["parent"] == step["id"]]
+    assert [(one["agent_hedge.attempt.role"], one["agent_hedge.outcome"]) for one in attempts] == [
+        ("primary", "superseded"),
+        ("hedge", "won"),
+    ]
+    root = step
+    while root["parent"] is not None:
+        root = spans[root["parent"]]
+    assert root["name"] == ROOT[told["by"]]
+    assert [span["name"] for span in told["spans"] if span["parent"] is None] == [ROOT[told["by"]]]
+
+
+def test_its_own_span_of_the_call_is_neither_doubled_nor_missing(told: Any) -> None:
+    theirs = [span["name"] for span in told["spans"] if span["scope"] != "agent_hedge"]
+    assert len([name for name in theirs if name.startswith(("ChatOpenAI", "chat "))]) == 1
+    assert told["open"] == 0
+
+
+def test_nothing_is_logged(told: Any) -> None:
+    assert told["errors"] == []
