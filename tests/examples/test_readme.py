@@ -14,17 +14,12 @@ import pytest
 
 from agent_hedge.cli.__main__ import main
 from agent_hedge.testing.engine import FakeEngine
+from tests.examples.page import KEYS, snippets
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGE = Path(__file__).parents[2] / "README.md"
+README = PAGE.read_text(encoding="utf-8")
+SNIPPETS = snippets(PAGE)
 COMMANDS = sorted(set(re.findall(r"agent-hedge ([a-z]+)((?: --[a-z-]+)*)", README)))
-KEYS = {
-    "OPENAI_API_KEY": "none",
-    "AZURE_OPENAI_API_KEY": "none",
-    "AZURE_OPENAI_ENDPOINT": "https://azure.invalid",
-    "OPENAI_API_VERSION": "2025-01-01",
-}
-"""What the providers' packages want to see before they make a client; nothing is called there."""
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
