@@ -25,8 +25,9 @@ NEEDED = 2_000
 """Latencies without which no table is built: from 500 samples the worst table loses to a static trigger."""
 FRESH_S = 30.0
 """How long a table is used before it is built again: a slice of the latency window."""
-BREATH_S = 0.0002
-"""A thread of short numpy calls takes the interpreter back before the event loop has woken up, for 5 ms at a time."""
+BREATH_S = 0.0005
+"""About as long as the work between two breaths: a thread of short numpy calls that does not let go takes the
+interpreter back before the event loop has woken up, for 5 ms at a time."""
 LONGEST = 60
 """Rows of a table of known length; runs with more steps left read its last row."""
 _PRIMARY = Role.PRIMARY
@@ -62,14 +63,13 @@ class _Key(NamedTuple):
 
 
 class _Plan:
-    """A table and when it was built."""
+    """A table, and when it was last asked for."""
 
-    __slots__ = ("building", "built_at", "table")
+    __slots__ = ("asked_at", "table")
 
     def __init__(self) -> None:
         self.table: Table | None = None
-        self.built_at = -math.inf
-        self.building = False
+        self.asked_at = -math.inf
 
 
 class Planner:
@@ -94,6 +94,8 @@ class Planner:
         self._plans: dict[_Key, _Plan] = {}
         self._lengths: dict[str, Lengths] = {}
         self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()
+        """Tables that are due together, one for each step and target, must not crowd the run loop out."""
         self._asked = False
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -129,19 +131,16 @@ class Planner:
         if plan is None:
             with self._lock:
                 plan = self._plans.setdefault(key, _Plan())
-        if now - plan.built_at >= FRESH_S and not plan.building:
-            plan.building = True
+        if now - plan.asked_at >= FRESH_S:
+            plan.asked_at = now
             self._off_loop(lambda: self._build(key, plan, now))
         return plan
 
     def _build(self, key: _Key, plan: _Plan, now: float) -> None:
-        try:
+        with self._one_at_a_time:
             table = self._table(key, now)
-            if table is not None:
-                plan.table = table
-            plan.built_at = now
-        finally:
-            plan.building = False
+        if table is not None:
+            plan.table = table
 
     def _table(self, key: _Key, now: float) -> Table | None:
         from agent_hedge.planning.distribution import Distribution

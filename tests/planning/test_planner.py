@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Attempt, Ended, Role, StepKey, Verdict
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.latency import LatencyBook
-from agent_hedge.planning.planner import NEEDED, Planner
+from agent_hedge.planning.planner import NEEDED, Planner, Steps
 from agent_hedge.planning.price import Price
 from agent_hedge.planning.steps import ENOUGH
 from agent_hedge.policies import Fixed, Planned
@@ -36,6 +37,13 @@ class Jobs:
     def run(self) -> None:
         while self.waiting:
             self.waiting.pop(0)()
+
+
+class Broken:
+    """Curves that cannot be read."""
+
+    def long_curve(self, key: StepKey, target: str, now: float) -> Steps | None:
+        raise ZeroDivisionError
 
 
 def make(samples: int = NEEDED) -> tuple[Planner, Jobs, LatencyBook]:
@@ -67,7 +75,7 @@ def view(*, launched: int = 1, hedges: int = 0, **settings: Any) -> View:
 
 def test_a_plan_is_built_off_the_loop_and_used_when_it_is_there() -> None:
     planner, jobs, _ = make()
-    asked = view(run=run(), deadline=88.0)
+    asked = view(run=run(), deadline=98.0)
     assert planner.delay(asked) is None
     assert planner.delay(asked) is None
     assert len(jobs.waiting) == 1  # asked for once
@@ -86,6 +94,41 @@ def test_a_plan_is_built_again_as_the_window_rolls() -> None:
     assert not jobs.waiting
     planner.delay(view(run=run(), deadline=88.0, now=40.5))
     assert len(jobs.waiting) == 1
+
+
+def test_a_build_that_fails_is_tried_again_when_the_next_would_be_due() -> None:
+    planner, jobs, _ = make()
+    planner._first_tokens = Broken()
+    planner.delay(view(run=run(), deadline=88.0))
+    with pytest.raises(ZeroDivisionError):
+        jobs.run()
+    planner.delay(view(run=run(), deadline=88.0, now=39.0))
+    assert not jobs.waiting
+    planner.delay(view(run=run(), deadline=88.0, now=40.5))
+    assert len(jobs.waiting) == 1
+
+
+def test_tables_are_built_one_at_a_time() -> None:
+    planner, jobs, _ = make()
+    curves, others = planner._first_tokens, []
+
+    class Meanwhile:
+        def long_curve(self, key: StepKey, target: str, now: float) -> Steps | None:
+            if jobs.waiting:  # while the first table is built, another thread takes the second job
+                others.append(thread := threading.Thread(target=jobs.waiting.pop()))
+                thread.start()
+                assert planner._one_at_a_time.locked()
+                built.append("first")
+            else:
+                built.append("second")
+            return curves.long_curve(KEY, target, now)
+
+    planner._first_tokens, built = Meanwhile(), list[str]()
+    for node in ("one", "two"):
+        planner.delay(view(key=StepKey(node=node), run=run(), deadline=88.0))
+    jobs.waiting.pop(0)()
+    others[0].join()
+    assert built == ["first", "second"]
 
 
 def test_no_plan_from_too_few_latencies() -> None:

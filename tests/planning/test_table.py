@@ -98,6 +98,23 @@ def test_rows_and_slack_beyond_the_table_are_its_last(realistic: tuple[Distribut
     assert table.delay(2, 1e9, 0.01) == math.inf
 
 
+@pytest.mark.parametrize(("slack", "price"), [(60.0, 0.003), (75.0, 0.01), (82.0, 0.03)])
+def test_a_coarse_grid_chooses_what_a_fine_one_does(
+    realistic: tuple[Distribution, Distribution], slack: float, price: float
+) -> None:
+    fine, coarse = (build(*realistic, steps=20, price=0.01, grid=grid) for grid in (4000, 400))
+    assert coarse.cell > 0.3  # as long as the body of the first tokens
+    assert coarse.delay(19, slack, price) == pytest.approx(fine.delay(19, slack, price), rel=0.1, abs=0.1)
+
+
+def test_a_hang_of_an_hour_costs_neither_time_nor_memory_and_is_still_late() -> None:
+    short = Distribution.of_samples([FAST] * 990 + [100.0] * 10)
+    hours = Distribution.of_samples([FAST] * 990 + [3600.0] * 10)
+    tables = [build(first, None, steps=3, price=2000.0) for first in (short, hours)]
+    assert tables[0].delays.nbytes == tables[1].delays.nbytes
+    assert [table.delay(2, 5.0, 2000.0) for table in tables] == [math.inf, FAST]  # 1 s late on average; 36 s
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [({"steps": 0}, "0"), ({"steps": 2, "hazards": [0.5]}, "2 ratios"), ({"steps": 1, "hazards": [1.5]}, "ratios")],
