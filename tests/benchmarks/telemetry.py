@@ -24,6 +24,8 @@ from agent_hedge.testing.scenario import Scenario
 from agent_hedge.testing.simulator import simulate
 
 CALLS, REPEATS, WARM = 3000, 15, 500
+STEPS, ROUNDS = 100, 100
+"""Short slices: on a busy machine some of them are left alone."""
 NO_SDK_BOUND_US = 3.0
 RATIO_BOUND = 2.5
 
@@ -64,7 +66,7 @@ class Nowhere(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def with_sdk(steps: int = 400) -> dict[str, float]:
+def with_sdk() -> dict[str, float]:
     """Spans of hedged steps (three each) beside three plain spans; the race without an observer is taken off."""
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(Nowhere(), max_queue_size=1 << 16))
@@ -96,12 +98,12 @@ def with_sdk(steps: int = 400) -> dict[str, float]:
         "step": lambda: race(observed),
     }
     times: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(REPEATS):
+    for _ in range(ROUNDS):
         for name, job in jobs.items():
             start = time.thread_time()
-            for _ in range(steps):
+            for _ in range(STEPS):
                 job()
-            times[name].append((time.thread_time() - start) / steps * 1e6)
+            times[name].append((time.thread_time() - start) / STEPS * 1e6)
         provider.force_flush()
     best = {name: min(values) for name, values in times.items()}
     provider.shutdown()

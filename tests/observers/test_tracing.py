@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import NonRecordingSpan, SpanKind, StatusCode
 
 from agent_hedge.core.events import AttemptEnded, Reason, StepReopened
 from agent_hedge.core.ports import Refused
@@ -35,6 +37,7 @@ def test_won_by_the_primary(backend: Backend) -> None:
     play(Tracing(backend.provider), Line("a", 0.5, first_token=0.2), policy=2.0)
     assert backend.tree() == ONE
     step, attempt = backend.spans
+    assert said(step, "trigger", "node") == (2.0, "scenario")
     assert (step.kind, attempt.kind) == (SpanKind.INTERNAL, SpanKind.CLIENT)
     assert said(step, "outcome", "winner", "attempts", "hedges") == ("answered", "a", 1, None)
     assert events(step) == ["trigger_armed", "commit"]
@@ -52,7 +55,7 @@ def test_won_by_the_hedge(backend: Backend) -> None:
     step, primary, hedge = backend.spans
     assert said(step, "outcome", "winner", "attempts", "hedges") == ("answered", "b", 2, 1)
     assert events(step) == ["trigger_armed", "hedge_due", "commit"]
-    assert said(primary, "outcome", "cancel.cause") == ("superseded", "superseded")
+    assert said(primary, "outcome", "cancel.cause") == ("superseded", None)
     assert events(primary) == ["cancel_sent"]
     assert primary.status.status_code is StatusCode.UNSET
     assert "error.type" not in (primary.attributes or {})
@@ -183,6 +186,18 @@ def test_the_winners_usage_is_left_to_another_instrumentation(
     assert "gen_ai.usage.output_tokens" not in (backend.named("chat")[0].attributes or {})
     chat(Tracing(backend.provider, winner_usage=True))
     assert "gen_ai.usage.output_tokens" in (backend.named("chat")[1].attributes or {})
+
+
+def test_of_a_trace_that_is_not_sampled_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = TracerProvider(sampler=ALWAYS_OFF)
+    said_of: list[Any] = []
+    monkeypatch.setattr(NonRecordingSpan, "set_attributes", lambda span, said: said_of.append(said))
+    monkeypatch.setattr(NonRecordingSpan, "add_event", lambda span, *event: said_of.append(event))
+    tracing = Tracing(provider)
+    play(tracing, ("a", 9.0), ("b", 0.25), policy=1.0)
+    assert said_of == []
+    assert not tracing._steps
+    assert not tracing._attempts
 
 
 def test_spans_stand_under_the_span_that_is_current(backend: Backend) -> None:

@@ -16,6 +16,8 @@ from agent_hedge.observers.outcome import CANCELLED, outcome_of
 
 Attributes = dict[str, Any]
 
+_INSTANT_S = 1e-9
+
 
 def of_run(event: RunStarted) -> Attributes:
     """Say which run this is, and how long it has."""
@@ -111,12 +113,15 @@ def of_end(event: AttemptEnded) -> Attributes:
     """Say how an attempt ended, and when it was where."""
     said: Attributes = {names.OUTCOME: str(event.verdict)}
     if event.latency is not None:
-        said[names.TTFT] = event.latency
-        if event.key.model:
-            said[names.FIRST_CHUNK] = event.latency
         decode = event.at - event.attempt.started_at - event.latency
-        if decode > 0:
+        if decode > _INSTANT_S:  # else it came whole, and its first token was not seen
+            said[names.TTFT] = event.latency
             said[names.DECODE] = decode
+            if event.key.model:
+                said[names.FIRST_CHUNK] = event.latency
+    released, cancelled = event.receipt.released, event.receipt.cancel_sent
+    if released is not None and cancelled is not None:
+        said[names.CANCEL_TO_RELEASE] = released - cancelled
     if event.receipt.phase:
         said[names.PHASE] = event.receipt.phase
     if event.verdict is Verdict.FAILED:

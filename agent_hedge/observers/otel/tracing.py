@@ -67,19 +67,29 @@ KEPT_BROKEN = 256
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _ERROR = Status(StatusCode.ERROR)
+_BY_CLAIM: Attributes = {names.BY_CLAIM: True}
 
 
 class _Open:
-    """An open span, and what it will say when it ends: gathered here, and told to the SDK in one go."""
+    """An open span, and what it will say when it ends: gathered here, and told to the SDK in one go.
 
-    __slots__ = ("events", "said", "span")
+    `offset`: nanoseconds from the run loop's clock to the epoch's.
+    """
 
-    def __init__(self, span: Span, said: Attributes) -> None:
+    __slots__ = ("events", "offset", "said", "span")
+
+    def __init__(self, span: Span, said: Attributes, offset: int = 0) -> None:
         self.span = span
         self.said = said
+        self.offset = offset
         self.events: list[tuple[str, Attributes | None, int]] = []
 
-    def end(self, ns: int | None = None) -> None:
+    def note(self, name: str, at: float, said: Attributes | None = None) -> None:
+        """Gather an event; `at` is an instant of the run loop."""
+        self.events.append((name, said, self.offset + int(at * 1e9)))
+
+    def end(self, at: float | None = None) -> None:
+        """Say everything, and end the span (now, without an instant of the run loop)."""
         span = self.span
         if span.is_recording():
             for event in self.events:
@@ -87,44 +97,22 @@ class _Open:
             span.set_attributes(self.said)
             if names.ERROR_TYPE in self.said:
                 span.set_status(_ERROR)
-        span.end(ns)
+        span.end(None if at is None else self.offset + int(at * 1e9))
 
 
 class _Step(_Open):
-    __slots__ = ("context", "due_at", "hedges", "offset", "primary", "races", "refused", "started_at")
+    __slots__ = ("context", "due_at", "hedges", "primary", "races", "refused", "started_at")
 
-    def __init__(self, span: Span, said: Attributes, started_at: float, wall_ns: int) -> None:
-        super().__init__(span, said)
+    def __init__(self, span: Span, said: Attributes, offset: int, started_at: float) -> None:
+        super().__init__(span, said, offset)
         self.context = set_span_in_context(span)
         self.started_at = started_at
-        self.offset = wall_ns - int(started_at * 1e9)
         self.due_at: float | None = None
         self.refused = ""
         self.hedges = 0
         self.primary: SpanContext | None = None
         self.races = 1
         """Open races: a step that is run again may still have losers of its first race."""
-
-    def ns(self, at: float) -> int:
-        """Turn an instant of the run loop into epoch nanoseconds."""
-        return self.offset + int(at * 1e9)
-
-    def note(self, name: str, at: float, said: Attributes | None = None) -> None:
-        """Gather an event."""
-        self.events.append((name, said, self.offset + int(at * 1e9)))
-
-
-class _Attempt(_Open):
-    __slots__ = ("cancelled_at", "step")
-
-    def __init__(self, span: Span, said: Attributes, step: _Step) -> None:
-        super().__init__(span, said)
-        self.step = step
-        self.cancelled_at: float | None = None
-
-    def note(self, name: str, at: float, said: Attributes | None = None) -> None:
-        """Gather an event."""
-        self.events.append((name, said, self.step.ns(at)))
 
 
 class Tracing:
@@ -149,7 +137,7 @@ class Tracing:
         self._latest = names.latest()
         self._runs: dict[int, _Open] = {}
         self._steps: dict[str, _Step] = {}
-        self._attempts: dict[int, _Attempt] = {}
+        self._attempts: dict[int, _Open] = {}
         """By their nonces."""
         self._broken: OrderedDict[str, SpanContext] = OrderedDict()
         self._kinds: dict[type[Event], Callable[[Any], Scope]] = {
@@ -205,7 +193,7 @@ class Tracing:
     def _open(self, event: StepStarted | StepReopened, links: Sequence[Link] = ()) -> _Step:
         now = self._wall_ns()
         span = self._start(f"{names.STEP} {event.key.node}", beside.parent(), links=links, start_time=now)
-        step = self._steps[event.step_id] = _Step(span, of_step(event), event.at, now)
+        step = self._steps[event.step_id] = _Step(span, of_step(event), now - int(event.at * 1e9), event.at)
         return step
 
     def _trigger_armed(self, event: TriggerArmed) -> None:
@@ -236,15 +224,14 @@ class Tracing:
 
     def _committed(self, event: Committed) -> None:
         if (step := self._steps.get(event.step_id)) is not None:
-            step.said[names.WINNER_NUMBER] = event.attempt.number
-            step.note(names.COMMIT, event.at, {names.BY_CLAIM: True} if event.by_claim else None)
+            step.note(names.COMMIT, event.at, _BY_CLAIM if event.by_claim else None)
 
     def _step_ended(self, event: StepEnded) -> None:
         step = self._steps.get(event.step_id)
         if step is None:
             return
         step.said |= of_answer(event, hedges=step.hedges, refused=step.refused)
-        step.end(step.ns(event.at))
+        step.end(event.at)
         if event.error and event.winner is not None:
             self._broken[event.step_id] = step.span.get_span_context()
             if len(self._broken) > KEPT_BROKEN:
@@ -271,37 +258,38 @@ class Tracing:
             step.hedges += 1
             links = (Link(step.primary),)
             said[names.HEDGE_OF] = f"{step.primary.span_id:016x}"
+        described = self._describe(attempt.target.name)
+        asked = of_request(key, described, latest=self._latest) if key.model or described.address else None
         span = self._start(
             f"chat {key.model}" if key.model else f"{names.ATTEMPT} {key.node}",
             step.context,
             SpanKind.CLIENT,
-            of_request(key, self._describe(attempt.target.name), latest=self._latest),
+            asked,
             links,
-            step.ns(attempt.started_at),
+            step.offset + int(attempt.started_at * 1e9),
         )
-        self._attempts[attempt.nonce] = _Attempt(span, said, step)
+        self._attempts[attempt.nonce] = _Open(span, said, step.offset)
         if step.primary is None:
             step.primary = span.get_span_context()
         return Current(set_span_in_context(span, step.context))
 
     def _cancel_sent(self, event: CancelSent) -> None:
         if (open_ := self._attempts.get(event.attempt.nonce)) is not None:
-            open_.cancelled_at = event.at
-            open_.said[names.CAUSE] = event.cause
             open_.note(names.CANCEL_SENT, event.at)
+            if event.cause != Verdict.SUPERSEDED:  # its outcome says that
+                open_.said[names.CAUSE] = event.cause
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         open_ = self._attempts.pop(event.attempt.nonce, None)
         if open_ is None:
             return
-        receipt = event.receipt
         open_.said |= of_end(event)
-        if open_.cancelled_at is not None and receipt.released is not None:
-            open_.said[names.CANCEL_TO_RELEASE] = receipt.released - open_.cancelled_at
-            open_.note(names.RELEASED, receipt.released)
-        if receipt.usage is not None:
-            open_.said |= of_usage(receipt.usage, counted=event.verdict is not Verdict.WON or self._counts_winner())
-        open_.end(open_.step.ns(event.at))
+        released, usage = event.receipt.released, event.receipt.usage
+        if released is not None:
+            open_.note(names.RELEASED, released)
+        if usage is not None:
+            open_.said |= of_usage(usage, counted=event.verdict is not Verdict.WON or self._counts_winner())
+        open_.end(event.at)
 
     def _counts_winner(self) -> bool:
         return not beside.winner_is_counted() if self._winner_usage is None else self._winner_usage
