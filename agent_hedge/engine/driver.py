@@ -7,6 +7,8 @@ looks at an outcome to decide anything.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
@@ -31,6 +33,7 @@ from agent_hedge.core.scope import ActiveAttempt, Forced, attempt_scope, forced
 from agent_hedge.core.step import Attempt, Failure, Outcome, Receipt
 from agent_hedge.engine.funnel import Funnel
 from agent_hedge.engine.reaper import Reaper
+from agent_hedge.engine.release import canceller_of, confirmed
 from agent_hedge.errors import AnswerRejected, AttemptCancelled
 
 T = TypeVar("T")
@@ -49,7 +52,7 @@ class Driver(Generic[T]):
 
     __slots__ = (
         "_accept", "_active", "_call", "_classify", "_ended", "_facts", "_flushing", "_forced", "_funnel", "_held",
-        "_reaper", "_spawner", "_started", "_tasks", "_timer", "_timer_at", "_waiter", "_wake_on_commit",
+        "_reaper", "_releases", "_spawner", "_started", "_tasks", "_timer", "_timer_at", "_waiter", "_wake_on_commit",
         "answer", "committed", "on_answer", "race",
     )  # fmt: skip
 
@@ -81,6 +84,7 @@ class Driver(Generic[T]):
         self._facts: list[Fact] = []
         self._ended: list[int] = []
         self._held: list[Fact] = []
+        self._releases: dict[int, Receipt] = {}
         self._flushing = False
         self._timer: TimerHandle | None = None
         self._timer_at = 0.0
@@ -176,6 +180,7 @@ class Driver(Generic[T]):
                 outcome = Outcome(value, AnswerRejected(), False, Failure.RECOVERABLE)
         except self._spawner.cancelled:
             if active.cancelled:
+                await self._released(active)
                 self._end(number)
                 raise
             if self._spawner.is_cancelled():  # by someone else, as at the end of a loop: a new attempt would be stray
@@ -188,7 +193,18 @@ class Driver(Generic[T]):
             raise
         except BaseException as error:  # an exit, an interrupt, a test's outcome: the caller's to see, as without us
             outcome = Outcome(None, error)
+        if active.cancelled:
+            await self._released(active)
         self._done(number, outcome)
+
+    async def _released(self, active: ActiveAttempt) -> None:
+        """Our side of a cancelled attempt has closed: where its target can tell, hear when the engine let go."""
+        canceller, known = canceller_of(active.target), self._releases.get(active.number)
+        if canceller is None or known is None:
+            return
+        with suppress(self._spawner.cancelled):  # by the reaper, for the second time
+            if await confirmed(canceller, active.attempt, grace=self._reaper.grace):
+                self._releases[active.number] = replace(known, released=self._spawner.now())
 
     def outcome_of(self, error: BaseException) -> Outcome[Any]:
         """Classify what an attempt raised."""
@@ -222,7 +238,20 @@ class Driver(Generic[T]):
         """Drop an attempt that has ended; its receipt stays. (A cycle here costs every call 5 us of the collector.)"""
         active = self._active[number]
         self._active[number] = self._tasks[number] = None
-        return NO_RECEIPT if active is None else _receipt(active)
+        return NO_RECEIPT if active is None else self._receipt(active)
+
+    def _receipt(self, active: ActiveAttempt) -> Receipt:
+        known = self._releases.pop(active.number, NO_RECEIPT) if self._releases else NO_RECEIPT
+        if active.phase or active.usage is not None or active.tokens is not None:
+            return Receipt(
+                phase=active.phase,
+                cancel_sent=known.cancel_sent,
+                released=known.released,
+                tokens=active.tokens,
+                certainty=active.certainty,
+                usage=active.usage,
+            )
+        return known
 
     # --- facts --------------------------------------------------------------------------------------------------
 
@@ -342,13 +371,15 @@ class Driver(Generic[T]):
         active.cancelled = True
         if task is None or task.done() or not active.started:
             return
+        if canceller_of(active.target) is not None:
+            self._releases[number] = Receipt(cancel_sent=self.race.now)
         task.cancel()
         name = f"{active.attempt} of {self.race.key}"
         self._reaper.take(task, name, lambda: self._abandon(number), self.race.run)
 
     def _abandon(self, number: int) -> None:
         active = self._active[number]
-        receipt = NO_RECEIPT if active is None else _receipt(active)
+        receipt = NO_RECEIPT if active is None else self._receipt(active)
         self._carry_out(self.race.on_ended(number, self._spawner.now(), receipt, abandoned=True))
 
     def _arm(self) -> None:
@@ -364,9 +395,3 @@ class Driver(Generic[T]):
             self._timer.cancel()
             self._timer = self._spawner.call_at(wake_at, self._on_timer)
             self._timer_at = wake_at
-
-
-def _receipt(active: ActiveAttempt) -> Receipt:
-    if active.phase or active.usage is not None or active.tokens is not None:
-        return Receipt(phase=active.phase, tokens=active.tokens, certainty=active.certainty, usage=active.usage)
-    return NO_RECEIPT

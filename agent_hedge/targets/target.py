@@ -44,8 +44,9 @@ class Target(Generic[M]):
 
     `provider`, `region`, `cluster`, `replica` name the failure domains it stands in (or `domain` gives the whole path);
     `copies` says how many interchangeable places stand behind its one address (a load balancer over n replicas);
-    `price` is per million tokens; `load` is a probe of its load, `cancel` ends an attempt at its engine. Equal only to
-    itself. Raises `ConfigurationError` for values that cannot be meant.
+    `price` is per million tokens; `load` is a probe of its load. `cancel` ends an attempt at its engine and says
+    whether the engine has let go of it: nothing else is told as a release. Equal only to itself. Raises
+    `ConfigurationError` for values that cannot be meant.
     """
 
     name: str
@@ -72,6 +73,10 @@ class Target(Generic[M]):
         else:
             object.__setattr__(self, "domain", self._checked_domain(any(parts)))
         checks.count(f"copies of target {self.name!r}", self.copies, least=1, most=MAX_COPIES)
+        if self.cancel is not None and not callable(getattr(self.cancel, "cancel", None)):
+            raise ConfigurationError(
+                f"cancel of target {self.name!r} must have an async method cancel(attempt), got {self.cancel!r:.80}"
+            )
         if self.price is not None:
             object.__setattr__(self, "price", _checked_price(self.name, self.price))
 
@@ -126,6 +131,10 @@ class Copy(Generic[M]):
     @property
     def member(self) -> M:
         return self.target.member
+
+    @property
+    def cancel(self) -> Canceller | None:
+        return self.target.cancel
 
     @property
     def domain(self) -> tuple[str, ...]:
