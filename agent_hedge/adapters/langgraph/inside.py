@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from contextvars import Token
 from dataclasses import replace
 from types import TracebackType
@@ -118,23 +118,6 @@ def in_run(graphs: Graphs) -> InRun | None:
         return None
     asked = graphs.run_asked_for()
     return None if asked is None else InRun(asked)
-
-
-class Entrance:
-    """What surrounds the plain nodes of a wrapped graph: only the run that their configuration asks for.
-
-    So that settings which cannot be meant are an error before the first node, whichever that is (R20), and the clock
-    starts there.
-    """
-
-    def __init__(self, graphs: Graphs) -> None:
-        self._graphs = graphs
-
-    def __call__(self) -> AbstractContextManager[None]:
-        return in_run(self._graphs) or _NO_RUN
-
-
-_NO_RUN = nullcontext()
 
 
 class HedgedCheck:

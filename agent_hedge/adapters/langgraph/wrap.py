@@ -1,6 +1,6 @@
 """`hedger.wrap_graph`: every node of a builder that is declared by metadata, or holds a hedged model.
 
-The others get an `Entrance`: they run as they are, in the run that the configuration asks for.
+The others pass an entrance (`entrance`) and run as they are.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import run_in_executor
 from langgraph.graph import StateGraph
 
+from agent_hedge.adapters.langgraph.entrance import Entrance
 from agent_hedge.adapters.langgraph.face import is_wrapped
 from agent_hedge.adapters.langgraph.graphs import Graphs
-from agent_hedge.adapters.langgraph.inside import Entrance
-from agent_hedge.adapters.langgraph.node import wrap_model_unit
 from agent_hedge.adapters.langgraph.private import RunnableCallable
 from agent_hedge.adapters.langgraph.seed import CARRIER
 from agent_hedge.errors import ConfigurationError
@@ -37,14 +36,18 @@ def wrap_graph(builder: Builder, graphs: Graphs, wrap_node: WrapNode) -> Builder
             f"wrap_graph() takes a StateGraph before it is compiled, got a {type(builder).__name__}"
         )
     explanation = graphs.explain(builder)
-    entrance = functools.partial(wrap_model_unit, surroundings=Entrance(graphs))
+    entrance = Entrance(graphs)
     made: dict[str, Runnable[Any, Any]] = {}
     for name, spec in builder.nodes.items():
         settings = _declared(name, spec.metadata)
         inner = [report for report in explanation.nodes if report.name == name or report.name.startswith(f"{name}|")]
-        hedges = settings is not None or any(report.hedged for report in inner)
-        wrap = functools.partial(wrap_node, **(settings or {})) if hedges else entrance
-        made[name] = wrapped(cast("Runnable[Any, Any]", spec.runnable), wrap)
+        runnable = cast("Runnable[Any, Any]", spec.runnable)
+        if _is_wrapped(runnable):
+            made[name] = runnable
+        elif settings is None and not any(report.hedged for report in inner):
+            made[name] = entrance.before(runnable)
+        else:
+            made[name] = wrapped(runnable, functools.partial(wrap_node, **(settings or {})))
     for name, spec in builder.nodes.items():  # nothing is changed before every declaration is known to be meant
         spec.runnable = made[name]
         if spec.metadata and CARRIER in spec.metadata:
@@ -57,8 +60,6 @@ def wrapped(runnable: Runnable[Any, Any], wrap_node: Callable[[Any], Any]) -> Ru
     if type(runnable) is not RunnableCallable:
         held: Runnable[Any, Any] = wrap_node(runnable)
         return held
-    if is_wrapped(runnable.func) or is_wrapped(runnable.afunc):
-        return runnable
     own = copy.copy(runnable)
     if runnable.func is not None:
         own.func = wrap_node(runnable.func)
@@ -68,6 +69,13 @@ def wrapped(runnable: Runnable[Any, Any], wrap_node: Callable[[Any], Any]) -> Ru
     elif afunc is not None:
         own.afunc = wrap_node(afunc)
     return own
+
+
+def _is_wrapped(runnable: Runnable[Any, Any]) -> bool:
+    """Whether a node is wrapped already: as a Runnable, or the function in it."""
+    return any(
+        is_wrapped(each) for each in (runnable, getattr(runnable, "func", None), getattr(runnable, "afunc", None))
+    )
 
 
 def _declared(name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -485,11 +485,38 @@ def test_r20_plain_nodes_of_a_wrapped_graph_are_what_they_were() -> None:
     ran: list[str] = []
     for kind, node in plain_nodes(ran).items():
         ran.clear()
-        graph = hedger.wrap_graph(single(node, "n")).compile()
+        builder = single(node, "n")
+        before: Any = builder.nodes["n"].runnable
+        after: Any = hedger.wrap_graph(builder).nodes["n"].runnable
+        if kind in ("function", "callable"):
+            assert after.func is before.func is node
+            assert repr(after) == repr(before)
+        graph = builder.compile()
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # nothing is hedged in it, and nobody has asked for that
             run_virtual(partial(graph.ainvoke, hi()))
         assert len(ran) == (2 if kind == "sequence" else 1)
+
+
+def test_r20_a_tool_node_of_a_wrapped_graph_is_still_one() -> None:
+    hedger = Hedger()
+    builder = paying(hedger)
+    plain: Any = builder.nodes["tools"].runnable
+    tools: Any = hedger.wrap_graph(builder).nodes["tools"].runnable
+    assert isinstance(tools, ToolNode)
+    assert tools is not plain, "one that is used elsewhere as well stays as it is"
+    assert tools.tools_by_name == plain.tools_by_name
+    assert not hedger.explain(builder)["tools"].verdicts["node"].hedgeable
+    call = {"name": "pay", "args": {"amount": 1}, "id": "call_1"}
+    graph = hedger.wrap_graph(single(ToolNode([pay]), "tools")).compile()
+    for config, error in (({}, None), ({"configurable": {"agent_hedge": {"deadline_s": -1}}}, "deadline must be")):
+        given = {"messages": [AIMessage("", tool_calls=[call])]}
+        if error is None:
+            result = run_virtual(partial(graph.ainvoke, given, config))
+            assert result["messages"][-1].content == "paid"
+        else:
+            with pytest.raises(ConfigurationError, match=error):
+                run_virtual(partial(graph.ainvoke, given, config))
 
 
 def test_r12_the_clock_of_a_wrapped_graph_starts_at_its_first_node_plain_or_not() -> None:
