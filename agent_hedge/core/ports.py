@@ -269,6 +269,11 @@ class RunView(Protocol):
         """The steps the run will have in all, where declared."""
         ...
 
+    @property
+    def hedges_left(self) -> int:
+        """Hedges that its purse, and those of the runs around it, still hold."""
+        ...
+
     sticky_target: str
     """Where the run's next step starts (empty: no preference)."""
     last_step: LastStep | None

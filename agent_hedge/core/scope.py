@@ -95,6 +95,12 @@ class Run:
             return self._left_at_pause
         return max(0.0, self.deadline - self.clock())
 
+    @property
+    def hedges_left(self) -> int:
+        """Hedges that the purse, and those of the runs around this one, still hold."""
+        own = max(0, self.extra_attempts - self.extra_attempts_used)
+        return min(own, self.parent.hedges_left) if self.parent else own
+
     def begin_step(self, resumed: bool | None = None, tokens: int = 0) -> None:
         """Count one logical request; it feeds the purse of recoveries.
 

@@ -20,6 +20,7 @@ shared by both. Three times as many cells, or a hundred, choose no better.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,8 @@ class Table:
     """Shape (prices, steps, cells); infinity: never."""
     hopeless: NDArray[np.float32]
     """Shape (prices, steps): the delay where nothing can be in time."""
+    passed: Sequence[tuple[float, float]]
+    """The chance that a first token takes longer than a delay, and the delay in seconds: the longest delay first."""
 
     @property
     def steps(self) -> int:
@@ -74,6 +77,11 @@ class Table:
         if math.isinf(first) or math.isinf(second):
             return first if weight < 0.5 else second
         return first + weight * (second - first)
+
+    def passed_by(self, chance: float) -> float:
+        """Return the shortest tabled delay that a first token passes with at most this chance."""
+        index = bisect_right(self.passed, (chance, math.inf))
+        return self.passed[max(index - 1, 0)][1]
 
     def place(self, price: float) -> tuple[int, float]:
         """Return the tabled price below `price` and how far it is to the next (0 to 1, on the logarithm)."""
@@ -132,7 +140,8 @@ def build(
         delays[:, row] = kernels.delays[best]
         hopeless[:, row] = kernels.delays[best_late]
         breathe()
-    return Table(prices, kernels.cell, delays, hopeless)
+    passed = zip(kernels.chance[-2::-1].tolist(), kernels.delays[-2::-1].tolist(), strict=True)
+    return Table(prices, kernels.cell, delays, hopeless, tuple(passed))
 
 
 class _Kernels:

@@ -16,7 +16,7 @@ from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Attempt, Ended, Role, StepKey, Verdict
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.latency import LatencyBook
-from agent_hedge.planning.planner import NEEDED, Planner, Steps
+from agent_hedge.planning.planner import LONGEST, NEEDED, Planner, Steps
 from agent_hedge.planning.price import Price
 from agent_hedge.planning.steps import ENOUGH
 from agent_hedge.policies import Fixed, Planned
@@ -56,8 +56,10 @@ def make(samples: int = NEEDED) -> tuple[Planner, Jobs, LatencyBook]:
     return Planner(book, rest, rest, Price(0.05), jobs), jobs, rest
 
 
-def run(steps: int | None = 20, done: int = 1, graph: str = "") -> Run:
-    opened = Run(clock=lambda: 10.0, deadline=1e9, declared_steps=steps, graph=graph)
+def run(steps: int | None = 20, done: int = 1, graph: str = "", purse: int = 100, parent: Run | None = None) -> Run:
+    opened = Run(
+        clock=lambda: 10.0, deadline=1e9, declared_steps=steps, graph=graph, extra_attempts=purse, parent=parent
+    )
     opened.steps = done
     return opened
 
@@ -172,6 +174,49 @@ def test_fewer_steps_left_with_the_same_slack_hedge_later() -> None:
         delays.append(plan.delay)
     assert delays == sorted(delays)
     assert delays[0] < delays[-1]
+
+
+def test_a_run_makes_its_purse_last() -> None:
+    planner, jobs, _ = make()
+    late = 50.0  # slack for half of the steps: with a full purse it would hedge at once
+    planner.delay(view(run=run(), deadline=late))
+    jobs.run()
+
+    def delay(opened: Run) -> float:
+        plan = planner.delay(view(run=opened, deadline=late))
+        assert plan is not None
+        return plan.delay
+
+    assert delay(run()) == 0.0
+    for purse in (1, 3, 6):  # over 20 steps, half the purse: one step in 40, in 13, in 7
+        asked = delay(run(purse=purse))
+        passed = 1 - _reached(planner, asked)
+        assert passed <= purse / 40
+        assert passed > purse / 40 - 0.04  # and not much less: the next tabled quantile
+    assert delay(run(purse=10, parent=run(purse=1))) == delay(run(purse=1))
+    assert delay(run(purse=0)) == 0.0  # the purse itself says no, and why
+
+
+def _reached(planner: Planner, seconds: float) -> float:
+    curve = planner._first_tokens.long_curve(KEY, "a", 10.0)
+    assert curve is not None
+    return max((p for value, p in zip(curve.values, curve.reached, strict=True) if value <= seconds), default=0.0)
+
+
+def test_an_infinite_price_hedges_nothing() -> None:
+    planner, jobs, _ = make()
+    planner.delay(view(run=run(), deadline=50.0))
+    jobs.run()
+    planner.price.closed = True
+    assert planner.delay(view(run=run(), deadline=50.0)) == (math.inf, False)
+
+
+def test_more_steps_than_a_table_has_are_not_planned_until_they_fit() -> None:
+    planner, jobs, _ = make()
+    planner.delay(view(run=run(LONGEST), deadline=400.0))
+    jobs.run()
+    assert planner.delay(view(run=run(LONGEST + 1), deadline=400.0)) is None
+    assert planner.delay(view(run=run(LONGEST + 1, done=2), deadline=400.0)) is not None
 
 
 def test_it_hears_what_a_step_takes_beside_its_first_token() -> None:
