@@ -1,7 +1,12 @@
-"""A pytest plugin: every async function that becomes a node is wrapped (see `langgraph_suite`).
+"""A pytest plugin: every node of LangGraph's own suite is wrapped (see `langgraph_suite`).
 
-At unit="model"; with ``AGENT_HEDGE_PEER_UNIT=node`` as a whole, never hedged: then all that a node shows has passed a
-gate, and must be what it was.
+``AGENT_HEDGE_PEER_WRAP`` says how:
+
+- ``model`` (the default): every async function, at unit="model";
+- ``every``: whatever `add_node` takes, at unit="model": sync functions, Runnables and compiled graphs too;
+- ``graph``: every builder passes `wrap_graph` before it is compiled; nothing is hedged in it, so each node gets the
+  entrance of a plain node;
+- ``node``: every async function, as a whole, never hedged: then all that a node shows has passed a gate.
 """
 
 from __future__ import annotations
@@ -17,18 +22,26 @@ from agent_hedge import Effect, Hedger, Never
 from agent_hedge.adapters.langgraph.face import is_async
 
 HEDGER = Hedger()
+HOW = os.environ.get("AGENT_HEDGE_PEER_WRAP", "model")
 WRAPPED = [0]
 
 
 def pytest_configure(config: Any) -> None:
-    plain = StateGraph.add_node
+    add_node, compile_graph = StateGraph.add_node, StateGraph.compile
 
-    def add_node(self: Any, node: Any, action: Any = None, **settings: Any) -> Any:
+    def add_wrapped(self: Any, node: Any, action: Any = None, **settings: Any) -> Any:
         if isinstance(node, str):
-            return plain(self, node, _wrapped(action), **settings)
-        return plain(self, _wrapped(node), action, **settings)
+            return add_node(self, node, _wrapped(action), **settings)
+        return add_node(self, _wrapped(node), action, **settings)
 
-    StateGraph.add_node = add_node  # type: ignore[method-assign]
+    def compile_wrapped(self: Any, *args: Any, **settings: Any) -> Any:
+        WRAPPED[0] += len(self.nodes)
+        return compile_graph(HEDGER.wrap_graph(self), *args, **settings)
+
+    if HOW == "graph":
+        StateGraph.compile = compile_wrapped  # type: ignore[method-assign]
+    else:
+        StateGraph.add_node = add_wrapped  # type: ignore[method-assign]
     warnings.filterwarnings("ignore", message="the wrapped node")
 
 
@@ -37,9 +50,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _wrapped(action: Any) -> Any:
-    if action is None or inspect.isasyncgenfunction(action) or not is_async(action):
+    if action is None or (HOW != "every" and (inspect.isasyncgenfunction(action) or not is_async(action))):
         return action
     WRAPPED[0] += 1
-    if os.environ.get("AGENT_HEDGE_PEER_UNIT") == "node":
+    if HOW == "node":
         return HEDGER.node(action, unit="node", effect=Effect.READ_ONLY, trigger="total", policy=Never())
     return HEDGER.node(action)

@@ -106,23 +106,81 @@ def test_r05_the_first_result_wins_at_its_exact_instant() -> None:
     assert sorted(verdicts(kit)) == [Verdict.SUPERSEDED, Verdict.WON]
 
 
-def test_r05_the_first_token_wins_and_flows() -> None:
+def test_r05_the_first_token_wins_and_what_follows_flows_live() -> None:
     kit = make_kit("node")
     models = {"a": Chat(ttft=5.0), "b": Chat(ttft=0.2)}
 
     async def ask(state: State) -> State:
-        return {"messages": [await models[current_attempt().target.name].ainvoke("x")]}  # type: ignore[union-attr]
+        get_stream_writer()("before")
+        answer = await models[current_attempt().target.name].ainvoke("x")  # type: ignore[union-attr]
+        get_stream_writer()("between")
+        await asyncio.sleep(1.0)
+        get_stream_writer()("after")
+        return {"messages": [answer]}
 
     async def main() -> Any:
         graph: Any = single(raced(kit, ask, trigger="first")).compile()
         loop = asyncio.get_running_loop()
-        return [(loop.time(), part[0].content) async for part in graph.astream(hi(), stream_mode="messages")]
+        stream = graph.astream(hi(), stream_mode=["custom", "messages", "updates"])
+        return [(round(loop.time(), 3), part if mode == "custom" else mode) async for mode, part in stream]
 
     parts: list[tuple[float, str]] = run_virtual(main)
-    assert parts[0][0] == pytest.approx(0.3)
-    assert "".join(text for _, text in parts) == "you said x"
+    assert parts == [
+        (0.3, "before"),  # held back from 0.1 s on, when the hedge began: until the race was decided
+        (0.3, "messages"),
+        (0.31, "messages"),
+        (0.32, "messages"),
+        (0.33, "messages"),
+        (0.34, "between"),
+        (1.34, "after"),
+        (1.34, "updates"),
+    ]
     committed = next(event for event in kit.events if isinstance(event, Committed))
-    assert committed.at == pytest.approx(0.3), "before the result, which takes 30 ms more"
+    assert committed.at == pytest.approx(0.3), "before the result, which takes a second more"
+
+
+def test_r05_the_stream_of_a_subgraph_flows_live_after_the_first_token() -> None:
+    kit = make_kit("node")
+    model = Chat(ttft=0.2)
+
+    async def speak(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    async def count(state: State) -> State:
+        await asyncio.sleep(1.0)
+        return {"n": state.get("n", 0) + 1}
+
+    inner: Builder = StateGraph(State)
+    inner.add_sequence([("speak", speak), ("count", count)])
+    inner.add_edge(START, "speak")
+
+    async def main() -> Any:
+        graph: Any = single(raced(kit, inner.compile(), trigger="first", policy=Fixed(9.0))).compile()
+        loop = asyncio.get_running_loop()
+        stream = graph.astream(hi(), stream_mode=["messages", "updates"], subgraphs=True)
+        return [
+            (round(loop.time(), 3), next(iter(part)) if mode == "updates" else mode) async for _, mode, part in stream
+        ]
+
+    parts: list[tuple[float, str]] = run_virtual(main)
+    assert [part for part in parts if part[1] != "messages"] == [(0.24, "speak"), (1.24, "count"), (1.24, "ask")]
+    assert [at for at, mode in parts if mode == "messages"] == [0.2, 0.21, 0.22, 0.23]
+
+
+def test_r05_a_node_that_accept_judges_is_shown_when_it_ends() -> None:
+    kit = make_kit("node")
+    model = Chat(ttft=0.2)
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    async def main() -> Any:
+        node = raced(kit, ask, trigger="first", policy=Fixed(9.0), accept=lambda result: True)
+        loop = asyncio.get_running_loop()
+        stream = single(node).compile().astream(hi(), stream_mode="messages")
+        return {round(loop.time(), 3) async for _ in stream}
+
+    assert run_virtual(main) == {0.24}
 
 
 def test_r02_an_invoked_model_is_made_to_stream_so_that_its_first_token_is_seen() -> None:
