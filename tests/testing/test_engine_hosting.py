@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -22,6 +24,7 @@ from typer.testing import CliRunner
 from agent_hedge.cli.engine import engine as command
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.testing.engine import Ending, FakeEngine, Hardware, serve_in_process
+from agent_hedge.testing.engine.hosting import deaf_to_ctrl_c
 
 QUICK = Hardware(decode_rate=5_000)
 ROOT = Path(__file__).parents[2]
@@ -31,6 +34,22 @@ def ask(base_url: str) -> str:
     body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
     with urlopen(Request(f"{base_url}/chat/completions", body)) as answer:
         return str(json.load(answer)["choices"][0]["message"]["content"])
+
+
+def say_whether_deaf(pipe: Connection) -> None:
+    pipe.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_is_deaf_to_ctrl_c_from_its_first_instruction_on(method: str) -> None:
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=say_whether_deaf, args=(theirs,))  # type: ignore[attr-defined]
+    with deaf_to_ctrl_c():
+        process.start()
+    assert ours.recv()
+    process.join()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from agent_hedge.cli.demo.replies import reply
 from agent_hedge.cli.demo.statistics import percentile
 from agent_hedge.errors import HedgeError
 from agent_hedge.testing.engine import Hardware, Record, serve_in_process
+from agent_hedge.testing.engine.hosting import deaf_to_ctrl_c
 
 POLICIES = ("none", "fixed", "quantile")
 LEARN_RUNS = 20
@@ -110,7 +111,8 @@ def _client(policy: str, urls: tuple[str, str], runs: int, tempo: Tempo, otlp: s
     context.set_forkserver_preload(["agent_hedge.cli.demo.worker"])  # the three share one import of LangChain
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, policy, urls, runs, tempo, otlp), name=policy, daemon=True)
-    process.start()
+    with deaf_to_ctrl_c():
+        process.start()
     theirs.close()
     try:
         yield ours

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -50,7 +49,6 @@ class Job:
 
 def serve(pipe: Pipe, job: Job) -> None:
     """Do the job. The entry of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it closes the pipe
     os.environ.update(dict.fromkeys(TRACING, "false"))  # a demo's calls belong in nobody's traces
     gc.freeze()  # what the imports made stays
     try:

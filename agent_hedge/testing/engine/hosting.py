@@ -9,8 +9,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 from urllib.request import Request, urlopen
@@ -80,7 +81,8 @@ def serve_in_process(**settings: Any) -> Iterator[RemoteEngine]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, settings), name="agent-hedge-engine", daemon=True)
-    process.start()
+    with deaf_to_ctrl_c():
+        process.start()
     theirs.close()
     try:
         try:
@@ -95,8 +97,22 @@ def serve_in_process(**settings: Any) -> Iterator[RemoteEngine]:
         process.join()
 
 
+@contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """Start processes that never hear Ctrl-C, from their first instruction on; here it is only put off.
+
+    It is the parent's affair, which closes their pipes. (A child that ignored it by itself would print a traceback
+    for one that comes while it still imports.)
+    """
+    resource_tracker.ensure_running()  # it lets the signal through again when it has been started
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(pipe: Pipe, settings: dict[str, Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it closes the pipe
     asyncio.run(_live(pipe, settings))
 
 
@@ -109,7 +125,8 @@ async def _live(pipe: Pipe, settings: dict[str, Any]) -> None:
         return
     gone = asyncio.Event()
     asyncio.get_running_loop().add_reader(pipe.fileno(), gone.set)
-    pipe.send((engine.url, ""))
+    with suppress(BrokenPipeError):  # the parent has left already
+        pipe.send((engine.url, ""))
     await gone.wait()
     asyncio.get_running_loop().remove_reader(pipe.fileno())
     await engine.aclose()
