@@ -12,7 +12,7 @@ from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, need_s
 from agent_hedge.core.ports import Stores
 from agent_hedge.errors import ConfigurationError
 
-app = typer.Typer(name="db", help="The store's database.", no_args_is_help=True)
+app = typer.Typer(name="db", help="The store's database.", no_args_is_help=True, add_completion=False)
 
 DAY_S = 86400.0
 
@@ -40,7 +40,7 @@ def upgrade(
 
 @app.command()
 def downgrade(
-    revision: Annotated[str, typer.Argument(help="Where to go back to; `base` drops every table.")],
+    revision: Annotated[str, typer.Argument(metavar="REVISION", help="Where to go back to; `base` drops every table.")],
     store: StoreOption = "",
     schema: SchemaOption = None,
     force: Annotated[bool, typer.Option("--force", help="Also drop claims that run or are in doubt.")] = False,

@@ -13,7 +13,7 @@ from agent_hedge.core.ports import Claim, ClaimState, Stores
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools.ledger import ANSWERS, Answer, resolve
 
-app = typer.Typer(name="ledger", help="Claims of side effects.", no_args_is_help=True)
+app = typer.Typer(name="ledger", help="Claims of side effects.", no_args_is_help=True, add_completion=False)
 
 COLUMNS = ["key", "tool", "state", "run", "thread", "age_s", "note"]
 SHOWN = 12

@@ -13,7 +13,7 @@ from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_
 from agent_hedge.core.ports import RunRow, Stores
 from agent_hedge.errors import ConfigurationError
 
-app = typer.Typer(name="runs", help="Runs: deadlines and budgets.", no_args_is_help=True)
+app = typer.Typer(name="runs", help="Runs: deadlines and budgets.", no_args_is_help=True, add_completion=False)
 
 COLUMNS = ["key", "generation", "state", "left_s", "steps", "hedges", "extra_attempts", "recoveries", "touched_s"]
 STEP_COLUMNS = ["step", "node", "left_s", "due_after_s", "what", "ttft_s", "winner", "error"]

@@ -12,7 +12,9 @@ from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_
 from agent_hedge.cli.switches import ReasonOption, UntilOption, instant, put, row
 from agent_hedge.core.ports import NAME_LIMIT, Stores, Switch, check_text
 
-app = typer.Typer(name="targets", help="Targets that an operator has switched or drained.", no_args_is_help=True)
+app = typer.Typer(
+    name="targets", help="Targets that an operator has switched or drained.", no_args_is_help=True, add_completion=False
+)
 
 COLUMNS = ["name", "mode", "reason", "until"]
 NameArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The name of the target.")]

@@ -21,7 +21,7 @@ from agent_hedge.tools.registry import Registry
 
 T = TypeVar("T")
 
-app = typer.Typer(name="tools", help="The registry of tool effects.", no_args_is_help=True)
+app = typer.Typer(name="tools", help="The registry of tool effects.", no_args_is_help=True, add_completion=False)
 
 NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Namespace: for MCP the server's name.")]
 FileArgument = Annotated[
@@ -49,7 +49,7 @@ def list_(
 
 @app.command()
 def annotate(
-    name: Annotated[str, typer.Argument(help="The tool's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tool's name.")],
     effect: Annotated[
         str, typer.Argument(metavar="EFFECT", help="read_only, idempotent, keyed, once, unknown.", show_default=False)
     ] = "",
@@ -176,7 +176,7 @@ def apply(
 
 @app.command()
 def history(
-    name: Annotated[str, typer.Argument(help="The tool's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tool's name.")],
     store: StoreOption = "",
     schema: SchemaOption = None,
     namespace: NamespaceOption = "",

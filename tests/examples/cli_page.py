@@ -18,7 +18,7 @@ INTRODUCTION = """\
 `agent-hedge COMMAND --help` says the same. This page is written from it: `python -m tests.examples.cli_page`.
 
 Exit codes: 0; 2 for an error of the user's making; 1 for one of the world's, such as a store that does not answer, and
-for a check that found something; 130 after Ctrl-C. An error is one line on stderr.
+for a check that found something; 130 after Ctrl-C. An error is one line on stderr, below the usage where an option is wrong.
 
 Of commands that have them, these options mean the same everywhere:
 
@@ -29,7 +29,6 @@ Of commands that have them, these options mean the same everywhere:
 | `--json` | print plain data |
 """
 COMMON = ("--store", "--schema", "--json")
-NOT_OURS = ("--install-completion", "--show-completion", "--help")
 
 
 def tree(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -59,7 +58,7 @@ def _section(name: str, command: Any) -> str:
     text = f"\n{level} `agent-hedge {name}`\n\n{_text(command.help)}\n"
     if group:
         return text
-    params = [param for param in command.params if not {*param.opts} & {*COMMON, *NOT_OURS}]
+    params = [param for param in command.params if not {*param.opts} & {*COMMON}]
     if params:
         text += "\n| argument or option | default | meaning |\n|---|---|---|\n"
         text += "".join(_row(param) for param in params)
