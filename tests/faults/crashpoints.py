@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from langchain_core.tools import tool
-from sqlalchemy import event
 
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import EffectInDoubt
-from agent_hedge.stores.sql import SqlStores, sqlite
+from agent_hedge.stores.sql import direct
 from agent_hedge.tools.effect import tool_effect
 from tests.faults.agents import die, hedger_of
 
@@ -32,7 +33,7 @@ def pay_once(store: str, world: str, effect: str, point: str, run: str, asynchro
     ledger = hedger._guard._guarded.ledger
     here = point[:2]
     if here in ("P1", "P5"):
-        _die_before_commit(hedger._shared.stores, 1 if here == "P1" else 2)
+        _die_before_commit(1 if here == "P1" else 2)
     if here == "P2":
         ledger.sent = lambda permit: die()  # type: ignore[method-assign]
     if here == "P4":
@@ -85,63 +86,38 @@ async def _deadly(*_: Any) -> Any:
     die()
 
 
-def _die_before_commit(stores: Any, number: int) -> None:
-    """Die when the `number`th transaction that writes claims is about to be committed.
+def _die_before_commit(number: int) -> None:
+    """Die in place of the commit of the `number`th statement that claims or settles."""
+    plain, begun = direct.Direct.run, 0
 
-    psycopg commits by itself with the statement; there the statement is not sent any more, which is the same to see.
-    """
-    assert isinstance(stores, SqlStores)
-    database = stores.database
-    written = 0
-    if database.is_sqlite:
-        _die_in_the_transaction(number)
-        return
-    pending = False
-    opened = database._open
+    async def counted(self: direct.Direct, driver: Any, parameters: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return await plain(self, Doomed(driver) if begun == number else driver, parameters)
 
-    async def open_and_listen() -> None:
-        await opened()
-        engine = database.engine.sync_engine
-        lone = database.url.drivername == "postgresql+psycopg"
-
-        @event.listens_for(engine, "before_cursor_execute")
-        def before(_c: Any, _k: Any, statement: str, *_: Any) -> None:
-            nonlocal pending, written
-            if "effect_claims" in statement and statement.startswith(("INSERT", "UPDATE")):
-                pending = True
-                if lone:
-                    written += 1
-                    if written == number:
-                        die()
-
-        @event.listens_for(engine, "commit")
-        def commit(_: Any) -> None:
-            nonlocal pending, written
-            if pending and not lone:
-                written += 1
-                if written == number:
-                    die()
-            pending = False
-
-    database._open = open_and_listen  # type: ignore[method-assign]
+    direct.Direct.run = counted  # type: ignore[method-assign]
 
 
-def _die_in_the_transaction(number: int) -> None:
-    """On SQLite the whole transaction runs in one trip: run all of it but the commit."""
-    plain, written = sqlite.at_once, 0
+class Doomed:
+    """A driver's connection, or what it hands out, that dies in place of a commit."""
 
-    async def deadly(driver: Any, sql: str, parameters: Any) -> Any:
-        nonlocal written
-        written += 1
-        if written < number:
-            return await plain(driver, sql, parameters)
-        connection = driver._conn
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
 
-        def run() -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            assert connection.execute(sql, parameters).fetchone() is not None
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    @property
+    def _conn(self) -> Doomed:  # aiosqlite's
+        return Doomed(self.inner._conn)
+
+    def execute(self, sql: str, *parameters: Any) -> Any:
+        if sql == "COMMIT" or not hasattr(self.inner, "in_transaction"):
+            die()  # psycopg commits with the statement: not sent any more, which is the same to see
+        return self.inner.execute(sql, *parameters)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:  # asyncpg's
+        async with self.inner.transaction():
+            yield
             die()
-
-        return await driver._execute(run)
-
-    sqlite.at_once = deadly

@@ -11,13 +11,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    Insert,
+    Integer,
+    LargeBinary,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agent_hedge.core.ports import Claim, ClaimState, Fence
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
-from agent_hedge.stores.sql.clock import HostClock
 from agent_hedge.stores.sql.engine import Database
 from agent_hedge.stores.sql.schema import effect_claims as t
 from agent_hedge.stores.sql.schema import store_meta
@@ -28,26 +43,13 @@ _CHUNK = 500
 """Keys in one statement."""
 
 
-# On SQLite the two statements around every side effect go in one trip each; the parameters are those of `claim` and
-# `settle` below, in this order.
-_CLAIM_AT_ONCE = (
-    "INSERT INTO effect_claims (effect_key, tool, effect, args_fingerprint, run_key, thread, call_id, principal, state,"
-    " confirmed, executions, attempt_id, owner, clock, clock_at, lease_until, claimed_at, note)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (effect_key) DO NOTHING"
-    " RETURNING claimed_at"
-)
-_SETTLE_AT_ONCE = (
-    "UPDATE effect_claims SET state = ?, result = ?, settled_at = ?, note = CASE WHEN ? = '' THEN note ELSE ? END"
-    " WHERE effect_key = ? AND attempt_id = ? AND (state = 'running' OR (state = 'in_doubt' AND ?))"
-    " RETURNING effect_key"
-)
-
-
 class SqlClaims:
     """A `ClaimStore` in SQL."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._insert = self._claiming()
+        self._update = self._settling()
 
     # --- columns as they stand now
 
@@ -90,70 +92,53 @@ class SqlClaims:
 
     # --- the port
 
-    async def claim(self, claim: Claim, *, lease: float) -> Claim:
+    def _claiming(self) -> Insert:
         clock = self._db.clock
-        if isinstance(clock, HostClock) and (won := await self._claim_at_once(claim, clock, lease)) is not None:
-            return won
-        statement = self._db.insert(t).values(
-            effect_key=claim.effect_key,
-            tool=claim.tool,
-            effect=claim.effect.value,
-            args_fingerprint=claim.args_fingerprint,
-            run_key=claim.run_key,
-            thread=claim.thread,
-            call_id=claim.call_id,
-            principal=claim.principal,
-            state=ClaimState.RUNNING.value,
-            confirmed=0,
-            executions=1,
-            attempt_id=claim.attempt_id,
-            owner=claim.owner,
-            clock=clock.name,
-            clock_at=clock.now(),
-            lease_until=clock.now() + lease,
-            claimed_at=clock.epoch(),
-            note=claim.note,
-        )
-        statement = statement.on_conflict_do_nothing(index_elements=["effect_key"]).returning(t.c.claimed_at)
-
-        async def insert(connection: AsyncConnection) -> Claim | None:
-            won = (await connection.execute(statement)).first()
-            if won is None:
-                return await self._get(connection, claim.effect_key)
-            return replace(
-                claim,
-                state=ClaimState.RUNNING,
-                confirmed=False,
+        statement: Insert = (
+            self._db.insert(t)
+            .values(
+                state=ClaimState.RUNNING.value,
+                confirmed=0,
                 executions=1,
-                lease_left=lease,
-                age=0.0,
-                claimed_at=won.claimed_at,
-                result=None,
+                clock=clock.name,
+                clock_at=clock.now(),
+                lease_until=clock.now() + bindparam("lease", type_=Double),
+                claimed_at=clock.epoch(),
             )
-
-        while True:
-            standing = await self._db.one(insert)
-            if standing is not None:  # else the row was pruned between the two statements
-                return standing
-
-    async def _claim_at_once(self, claim: Claim, clock: HostClock, lease: float) -> Claim | None:
-        await self._db.open()
-        now, epoch = clock.read()
-        head = (claim.effect_key, claim.tool, claim.effect.value, claim.args_fingerprint, claim.run_key, claim.thread)
-        ours = (claim.call_id, claim.principal, ClaimState.RUNNING.value, claim.attempt_id, claim.owner)
-        times = (clock.name, now, now + lease, epoch, claim.note)
-        if await self._db.at_once(_CLAIM_AT_ONCE, (*head, *ours, *times)) is None:
-            return None
-        return replace(
-            claim,
-            state=ClaimState.RUNNING,
-            confirmed=False,
-            executions=1,
-            lease_left=lease,
-            age=0.0,
-            claimed_at=epoch,
-            result=None,
+            .on_conflict_do_nothing(index_elements=["effect_key"])
+            .returning(t.c.claimed_at)
         )
+        return statement
+
+    async def claim(self, claim: Claim, *, lease: float) -> Claim:
+        given = {
+            "effect_key": claim.effect_key,
+            "tool": claim.tool,
+            "effect": claim.effect.value,
+            "args_fingerprint": claim.args_fingerprint,
+            "run_key": claim.run_key,
+            "thread": claim.thread,
+            "call_id": claim.call_id,
+            "principal": claim.principal,
+            "attempt_id": claim.attempt_id,
+            "owner": claim.owner,
+            "note": claim.note,
+            "lease": lease,
+        }
+        while True:
+            if (won := await self._db.at_once(self._insert, given)) is not None:
+                return replace(
+                    claim,
+                    state=ClaimState.RUNNING,
+                    confirmed=False,
+                    executions=1,
+                    lease_left=lease,
+                    age=0.0,
+                    claimed_at=won[0],
+                    result=None,
+                )
+            if (standing := await self.get(claim.effect_key)) is not None:
+                return standing  # else it was pruned between the two statements
 
     async def renew(self, effect_key: str, attempt_id: str, *, lease: float) -> bool:
         clock = self._db.clock
@@ -169,30 +154,39 @@ class SqlClaims:
 
         return await self._db.one(extend)
 
+    def _settling(self) -> Update:
+        note = bindparam("new_note", type_=Text)
+        open_ = or_(
+            t.c.state == ClaimState.RUNNING.value,
+            and_(t.c.state == ClaimState.IN_DOUBT.value, bindparam("late", type_=Integer) == 1),
+        )
+        return (
+            update(t)
+            .where(t.c.effect_key == bindparam("key"), t.c.attempt_id == bindparam("attempt"), open_)
+            .values(
+                state=bindparam("new_state", type_=t.c.state.type),
+                result=bindparam("new_result", type_=LargeBinary),
+                settled_at=self._db.clock.epoch(),
+                note=case((note == "", t.c.note), else_=note),
+            )
+            .returning(t.c.effect_key)
+        )
+
     async def settle(
         self, effect_key: str, attempt_id: str, state: ClaimState, *, result: bytes | None = None, note: str = ""
     ) -> bool:
-        if isinstance(clock := self._db.clock, HostClock):
-            _, epoch = clock.read()
-            open_too = int(state in _FINAL or bool(note))
-            given = (state.value, result, epoch, note, note, effect_key, attempt_id, open_too)
-            if await self._db.at_once(_SETTLE_AT_ONCE, given) is not None:
-                return True
-        from_states = [ClaimState.RUNNING.value]
-        if state in _FINAL or note:  # a note may be put on a row that stays in doubt
-            from_states.append(ClaimState.IN_DOUBT.value)
-        mine = and_(t.c.effect_key == effect_key, t.c.attempt_id == attempt_id)
-        values: dict[str, Any] = {"state": state.value, "result": result, "settled_at": self._db.clock.epoch()}
-        if note:
-            values["note"] = note
-        statement = update(t).where(mine, t.c.state.in_(from_states)).values(values).returning(t.c.effect_key)
-
-        async def move(connection: AsyncConnection) -> bool:
-            if (await connection.execute(statement)).first() is not None:
-                return True
-            return (await connection.execute(select(t.c.state).where(mine))).scalar() == state.value
-
-        return await self._db.one(move)
+        given = {
+            "key": effect_key,
+            "attempt": attempt_id,
+            "new_state": state.value,
+            "new_result": result,
+            "new_note": note,
+            "late": int(state in _FINAL or bool(note)),  # a note may be put on a row that stays in doubt
+        }
+        if await self._db.at_once(self._update, given) is not None:
+            return True
+        standing = await self.get(effect_key)
+        return standing is not None and (standing.attempt_id, standing.state) == (attempt_id, state)
 
     async def mark_in_doubt(self, effect_key: str, *, if_expired: bool = True) -> Claim | None:
         condition = and_(t.c.effect_key == effect_key, t.c.state == ClaimState.RUNNING.value)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Double, cast, extract, func, literal
+from sqlalchemy import ColumnElement, Double, bindparam, cast, extract, func
 
 
 class LeaseClock(Protocol):
@@ -55,19 +55,16 @@ class HostClock:
         self._epoch = epoch
         self.name = boot_id() if boot is None else boot
 
-    def read(self) -> tuple[float, float]:
-        """Return (seconds of this boot, epoch seconds)."""
-        return self._monotonic(), self._epoch()
-
     def now(self) -> ColumnElement[float]:
-        return _number(self._monotonic())
+        return _read(self._monotonic)
 
     def epoch(self) -> ColumnElement[float]:
-        return _number(self._epoch())
+        return _read(self._epoch)
 
 
-def _number(value: float) -> ColumnElement[Any]:
-    return literal(value, Double)
+def _read(clock: Callable[[], float]) -> ColumnElement[Any]:
+    """A parameter that is read when the statement runs."""
+    return bindparam(None, callable_=clock, type_=Double, unique=True)
 
 
 @cache

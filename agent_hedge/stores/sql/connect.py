@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import PoolProxiedConnection
 
 from agent_hedge.stores.sql import sqlite as files
 from agent_hedge.stores.sql.faults import LOST
@@ -55,11 +56,21 @@ def make_engine(store: Store, *, timeout: float, schema: str | None = None) -> A
     return engine
 
 
+def checked_out(connection: AsyncConnection) -> PoolProxiedConnection:
+    """Return what the pool has handed out. (`get_raw_connection` would make a greenlet to look it up.)"""
+    assert connection.sync_connection is not None, "not connected"
+    return connection.sync_connection.connection
+
+
+def driver_of(connection: AsyncConnection) -> Any:
+    """Return the driver's own connection."""
+    return checked_out(connection).driver_connection
+
+
 def sever(connection: AsyncConnection) -> bool:
     """Shut the socket down under a call that hangs, so that it ends with an error instead of never."""
     with suppress(Exception):
-        sync = connection.sync_connection
-        driver: Any = sync.connection.driver_connection if sync is not None else None
+        driver = driver_of(connection)
         if hasattr(driver, "terminate"):
             driver.terminate()
             return True

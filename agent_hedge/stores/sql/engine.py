@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import Table, select, text
+from sqlalchemy import Insert, Table, Update, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -26,7 +26,8 @@ from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.sql import migrate
 from agent_hedge.stores.sql import sqlite as files
 from agent_hedge.stores.sql.clock import DatabaseClock, HostClock, LeaseClock
-from agent_hedge.stores.sql.connect import dispose, make_engine, sever
+from agent_hedge.stores.sql.connect import checked_out, dispose, driver_of, make_engine, sever
+from agent_hedge.stores.sql.direct import Direct, Row
 from agent_hedge.stores.sql.faults import LOST, described, passing
 from agent_hedge.stores.sql.schema import store_meta
 from agent_hedge.stores.sql.url import Store, check_schema, shown, sqlite_path, store_url
@@ -39,6 +40,29 @@ TIMEOUT_S = 5.0
 PATIENCE_S = 2.0
 """For how long an operation is repeated while connections are refused or break."""
 _GREETED = "agent_hedge_greeted"
+
+Way = Literal["together", "alone", "reading"]
+
+
+class _Ways(NamedTuple):
+    """One engine as it is entered: statements in a transaction, one that commits by itself, reading only.
+
+    (Made once: to derive an engine costs more than a statement.)
+    """
+
+    together: AsyncEngine
+    alone: AsyncEngine
+    reading: AsyncEngine
+
+    @classmethod
+    def of(cls, engine: AsyncEngine) -> _Ways:
+        if engine.dialect.name == "sqlite":
+            return cls(engine, engine, engine.execution_options(**{files.READ_ONLY: True}))
+        # psycopg sends a lone statement in one trip. asyncpg parses and executes in two, which only a transaction
+        # keeps on one server behind a pooling proxy.
+        psycopg = engine.dialect.driver.startswith("psycopg")
+        alone = engine.execution_options(isolation_level="AUTOCOMMIT") if psycopg else engine
+        return cls(engine, alone, alone)
 
 
 class Database:
@@ -67,11 +91,12 @@ class Database:
         self.uuid = ""
         self._create = create
         self._store = store
-        self._engine: AsyncEngine | None = None
+        self._ways: _Ways | None = None
         self._file: files.FileIdentity | None = None
         self._opening: asyncio.Lock | None = None
         self._pid = os.getpid()
         self._left_behind: set[asyncio.Future[Any]] = set()
+        self._direct: dict[Insert | Update, Direct] = {}
 
     def __repr__(self) -> str:
         return f"Database({shown(self.url)})"
@@ -81,15 +106,15 @@ class Database:
     async def open(self) -> None:
         """Connect, and see that the database is ours, whole and migrated. Does nothing when it is open."""
         if self._pid != os.getpid():  # after a fork the connections belong to the parent
-            if self._engine is not None:
-                self._engine.sync_engine.dispose(close=False)
-            self._engine, self._opening, self._pid = None, None, os.getpid()
-        if self._engine is not None:
+            if self._ways is not None:
+                self._ways.together.sync_engine.dispose(close=False)
+            self._ways, self._opening, self._pid = None, None, os.getpid()
+        if self._ways is not None:
             return
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
-            if self._engine is None:
+            if self._ways is None:
                 await self._open()
 
     async def _open(self) -> None:
@@ -102,14 +127,15 @@ class Database:
             await asyncio.to_thread(files.examine, path)
             self._file = files.FileIdentity.of(path)
         engine = make_engine(self._store, timeout=self.timeout, schema=self.schema)
+        ways = _Ways.of(engine)
         try:
-            self.uuid = await self._bounded(self._inspected, self._for_reading(engine), self.timeout)
-            self._engine = engine
+            self.uuid = await self._bounded(self._inspected, ways.reading, self.timeout)
+            self._ways = ways
             return
         except (SQLAlchemyError, *LOST) as error:
             failure = described(error)
         finally:
-            if self._engine is None:
+            if self._ways is None:
                 await dispose(engine)
         raise StoreUnavailable(f"The store cannot be opened ({failure}).")
 
@@ -135,16 +161,20 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await dispose(engine)
+        ways, self._ways = self._ways, None
+        if ways is not None:
+            await dispose(ways.together)
 
     @property
     def engine(self) -> AsyncEngine:
         """The open engine."""
-        if self._engine is None:
+        return self._entered("together")
+
+    def _entered(self, way: Way) -> AsyncEngine:
+        if self._ways is None:
             raise StoreUnavailable("The store is not open.")
-        return self._engine
+        entered: AsyncEngine = getattr(self._ways, way)
+        return entered
 
     # --- statements
 
@@ -154,38 +184,39 @@ class Database:
 
     async def read(self, work: Work[T]) -> T:
         """Run statements that change nothing."""
-        return await self._run(work, self._for_reading, again=True)
+        return await self._run(work, "reading", again=True)
 
     async def one(self, work: Work[T]) -> T:
         """Run one writing statement that may be repeated (and reads after it): a transaction of its own."""
-        return await self._run(work, self._for_one, again=True)
+        return await self._run(work, "alone", again=True)
 
-    async def at_once(self, sql: str, parameters: Sequence[object]) -> tuple[Any, ...] | None:
-        """Run one writing statement on SQLite, in one trip to its thread; return its first row. May be repeated."""
+    async def at_once(self, statement: Insert | Update, parameters: Mapping[str, object]) -> Row | None:
+        """Run one writing statement that may be repeated, by the shortest way; return its first row."""
 
-        async def work(connection: AsyncConnection) -> tuple[Any, ...] | None:
+        async def work(connection: AsyncConnection) -> Row | None:
             if connection.in_transaction():  # the greeting's
                 await connection.rollback()
-            driver = (await connection.get_raw_connection()).driver_connection
-            return await files.at_once(driver, sql, parameters)
+            try:
+                return await self._directly(statement, parameters).run(driver_of(connection), parameters)
+            except (SQLAlchemyError, *LOST) as error:
+                if not self.is_sqlite and passing(error):
+                    await connection.invalidate()  # the pool has not seen it
+                raise
 
-        return await self._run(work, lambda engine: engine, again=True)
+        return await self._run(work, "alone", again=True)
+
+    def _directly(self, statement: Insert | Update, names: Iterable[str]) -> Direct:
+        found = self._direct.get(statement)
+        if found is None:
+            dialect = self.engine.dialect
+            found = self._direct[statement] = Direct(statement, list(names), dialect, self.schema)
+        return found
 
     async def write(self, work: Work[T], *, again: bool = False) -> T:
         """Run statements in one transaction. `again`: it may be repeated after a lost reply."""
-        return await self._run(work, lambda engine: engine, again=again)
+        return await self._run(work, "together", again=again)
 
-    def _for_reading(self, engine: AsyncEngine) -> AsyncEngine:
-        return engine.execution_options(**{files.READ_ONLY: True}) if self.is_sqlite else self._for_one(engine)
-
-    def _for_one(self, engine: AsyncEngine) -> AsyncEngine:
-        # psycopg sends a lone statement in one trip. asyncpg parses and executes in two, which only a transaction
-        # keeps on one server behind a pooling proxy.
-        if self.url.drivername == "postgresql+psycopg":
-            return engine.execution_options(isolation_level="AUTOCOMMIT")
-        return engine
-
-    async def _run(self, work: Work[T], way: Callable[[AsyncEngine], AsyncEngine], *, again: bool) -> T:
+    async def _run(self, work: Work[T], way: Way, *, again: bool) -> T:
         started = time.monotonic()
         delay = 0.02
         while True:
@@ -194,7 +225,7 @@ class Database:
                 self._file.check()
             left = self.timeout - (time.monotonic() - started)
             try:
-                return await self._bounded(work, way(self.engine), left)
+                return await self._bounded(work, self._entered(way), left)
             except (SQLAlchemyError, *LOST) as error:
                 failure = described(error)
                 waited = time.monotonic() - started
@@ -213,7 +244,8 @@ class Database:
                 held.append(connection)
                 await self._greet(connection)
                 result = await work(connection)
-                await connection.commit()
+                if connection.in_transaction():
+                    await connection.commit()
                 return result
 
         task = asyncio.ensure_future(operation())
@@ -235,7 +267,7 @@ class Database:
 
     async def _greet(self, connection: AsyncConnection) -> None:
         """See once per connection that the same ledger still answers there."""
-        info = (await connection.get_raw_connection()).info
+        info = checked_out(connection).info
         if not self.uuid or info.get(_GREETED):
             return
         found = (await connection.execute(select(store_meta.c.text).where(store_meta.c.name == "uuid"))).scalar()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
@@ -54,32 +53,6 @@ def tune(engine: AsyncEngine) -> None:
 
     event.listen(engine.sync_engine, "connect", on_connect)
     event.listen(engine.sync_engine, "begin", on_begin)
-
-
-async def at_once(driver: Any, sql: str, parameters: Sequence[object]) -> tuple[Any, ...] | None:
-    """Run one writing statement, durably, on an aiosqlite connection; return its first row.
-
-    Begin, statement, fetch and commit cross to the connection's thread together: one by one they cost more than the
-    claim itself.
-    """
-    connection: sqlite3.Connection = driver._conn
-
-    def run() -> tuple[Any, ...] | None:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            row: tuple[Any, ...] | None = connection.execute(sql, parameters).fetchone()
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        return row
-
-    try:
-        found: tuple[Any, ...] | None = await driver._execute(run)
-        return found
-    except sqlite3.Error as error:
-        raise OperationalError(None, None, error, hide_parameters=True) from None
 
 
 @dataclass(frozen=True, slots=True)
