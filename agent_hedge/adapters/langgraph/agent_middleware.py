@@ -11,8 +11,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from langchain.agents.middleware import AgentMiddleware
-from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
+try:
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("middleware() needs langchain: pip install langchain", name="langchain") from missing
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langgraph.errors import GraphBubbleUp
