@@ -122,13 +122,7 @@ class Report(NamedTuple):
     event: Event
 
 
-class Close(NamedTuple):
-    """Every attempt has ended: nothing more will come of this race."""
-
-
-_CLOSE = Close()
-
-Command: TypeAlias = Launch | Cancel | Commit | Answer | Report | Close
+Command: TypeAlias = Launch | Cancel | Commit | Answer | Report
 
 
 class Token(NamedTuple):
@@ -379,9 +373,21 @@ class Race:
     def on_outcome(self, number: int, outcome: Outcome[Any], now: float) -> list[Command]:
         """An attempt brought a result, failed, or (as the winner) ended its stream."""
         self.now = now
+        self._hear(self._legs[number], outcome)
+        return self._take()
+
+    def on_finished(self, number: int, outcome: Outcome[Any], now: float, receipt: Receipt) -> list[Command]:
+        """`on_outcome` and `on_ended` of one instant: an attempt that runs alone is done, and so is its task."""
+        self.now = now
         leg = self._legs[number]
+        self._hear(leg, outcome)
+        self._end(leg, receipt)
+        return self._take()
+
+    def _hear(self, leg: _Leg, outcome: Outcome[Any]) -> None:
         if leg.outcome is not None or leg.cancelled:
-            return self._take()
+            return
+        number = leg.attempt.number
         leg.outcome = outcome
         self.in_flight -= 1
         if self.state is _OPEN and outcome.accepted:
@@ -394,7 +400,6 @@ class Race:
             self._settle(outcome)
         elif self.state is _OPEN:
             self._failed(leg, outcome)
-        return self._take()
 
     def on_cancel(self, now: float) -> list[Command]:
         """The caller has left: everything in flight is told to stop (R7)."""
@@ -407,9 +412,12 @@ class Race:
     ) -> list[Command]:
         """An attempt's task has really ended, or was given up by the reaper."""
         self.now = now
-        leg = self._legs[number]
+        self._end(self._legs[number], receipt, abandoned)
+        return self._take()
+
+    def _end(self, leg: _Leg, receipt: Receipt, abandoned: bool = False) -> None:
         if leg.ended:
-            return self._take()
+            return
         leg.ended = True
         self._unfinished -= 1
         verdict = self._verdict(leg, abandoned)
@@ -432,9 +440,8 @@ class Race:
                 latency=leg.latency,
                 censored_at=leg.censored_at,
             )
-        if self._settled and self._unfinished == 0:
-            self._close()
-        return self._take()
+        if self._observed and self.closed:
+            self._report(StepClosed)
 
     def claim(self, number: int) -> bool:
         """Elect this attempt before a side effect, from any thread; final. The driver then calls `on_claim`."""
@@ -651,21 +658,14 @@ class Race:
                 elapsed=self.now - self.started_at,
                 error=error or (type(outcome.error).__name__ if outcome.error is not None else ""),
             )
-        if self._unfinished == 0:
-            self._close()
-
-    def _close(self) -> None:
-        if self._observed:
-            self._report(StepClosed)
-        self._commands.append(_CLOSE)
+            if self.closed:
+                self._report(StepClosed)
 
     def _verdict(self, leg: _Leg, abandoned: bool) -> Verdict:
         if abandoned:
             return Verdict.ABANDONED
-        if leg.cancelled == "superseded":
-            return Verdict.SUPERSEDED
         if leg.cancelled:
-            return Verdict.CANCELLED
+            return Verdict.SUPERSEDED if leg.cancelled == "superseded" else Verdict.CANCELLED
         outcome = leg.outcome
         if outcome is None:
             return Verdict.UNKNOWN

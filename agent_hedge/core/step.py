@@ -37,13 +37,11 @@ class Effect(StrEnum):
     UNKNOWN = "unknown"
     """Nobody said; treated as `ONCE`."""
 
-    @property
-    def repeatable(self) -> bool:
-        """Whether a second run may be started while the first is undecided (R9)."""
-        return self in _REPEATABLE
+    repeatable: bool
+    """Whether a second run may be started while the first is undecided (R9)."""
 
-
-_REPEATABLE = frozenset({Effect.READ_ONLY, Effect.IDEMPOTENT, Effect.KEYED})
+    def __init__(self, value: str) -> None:
+        self.repeatable = value in ("read_only", "idempotent", "keyed")
 
 
 class Role(StrEnum):

@@ -81,9 +81,9 @@ class Driver(Generic[T]):
         self._active: list[ActiveAttempt | None] = []
         self._tasks: list[TaskHandle | None] = []
         self._started: dict[int, Event] = {}
-        self._facts: list[Fact] = []
-        self._ended: list[int] = []
-        self._held: list[Fact] = []
+        self._facts: tuple[Fact, ...] = ()  # tuples: most races never have two facts of one instant
+        self._ended: tuple[int, ...] = ()
+        self._held: tuple[Fact, ...] = ()
         self._releases: dict[int, Receipt] = {}
         self._flushing = False
         self._timer: TimerHandle | None = None
@@ -104,8 +104,8 @@ class Driver(Generic[T]):
                 await self.leave()
                 raise
         answer = self.answer
-        if answer is not None and answer.outcome.error is None:
-            return cast("T", answer.outcome.value)
+        if answer is not None and answer.outcome.error is None:  # `unwrap`, spared a call
+            return answer.outcome.value  # type: ignore[return-value]
         return self.unwrap()
 
     async def until_committed(self) -> None:
@@ -166,7 +166,7 @@ class Driver(Generic[T]):
         active.started = True
         attempt_scope.set(active)
         try:
-            if number in self._started:
+            if self._started:
                 with self._funnel.around(self._started.pop(number)):
                     value = await self._call(active)
             else:
@@ -218,16 +218,14 @@ class Driver(Generic[T]):
         active = self._active[number]
         if race.in_flight == 1 and self._forced is None and not self._facts and active and not active.cancelled:
             now = self._spawner.now()
-            commands = race.on_outcome(number, outcome, now)
-            commands += race.on_ended(number, now, self._let_go(number))
-            self._carry_out(commands)
+            self._carry_out(race.on_finished(number, outcome, now, self._let_go(number)))
             return
         self._post(Done(number, outcome))
         self._end(number)
 
     def _end(self, number: int) -> None:
         if self._facts or self._held:
-            self._ended.append(number)
+            self._ended += (number,)
             return
         task = self._tasks[number]
         if task is not None:
@@ -266,17 +264,17 @@ class Driver(Generic[T]):
             else:
                 self._carry_out(self.race.on_token(fact.number, now))
             return
-        self._facts.append(fact)
+        self._facts += (fact,)
         if not self._flushing:
             self._flushing = True
             self._after_this_instant(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        facts, self._facts = self._facts, []
+        facts, self._facts = self._facts, ()
         if facts:
             self._carry_out(self.race.on_facts(facts, self._spawner.now()))
-        ended, self._ended = self._ended, []
+        ended, self._ended = self._ended, ()
         for number in ended:
             self._end(number)
 
@@ -291,7 +289,7 @@ class Driver(Generic[T]):
             self._forced = None
             return False
         if fact.number != named.winner:
-            self._held.append(fact)
+            self._held += (fact,)
             return True
         self._carry_out(self.race.on_facts([fact], self._spawner.now()))
         if type(fact) is Done or self.race.state is not State.OPEN:
@@ -300,7 +298,7 @@ class Driver(Generic[T]):
 
     def _release(self) -> None:
         self._forced = None
-        self._facts, self._held = self._facts + self._held, []
+        self._facts, self._held = self._facts + self._held, ()
         self._after_this_instant(self._flush)
 
     def _on_timer(self) -> None:

@@ -16,8 +16,11 @@ class DeadlineGate:
     """Refuses what starts at or after the deadline, and extra attempts that could not make it.
 
     An extra attempt could not make it when half of its target's requests take longer to the first token than is left:
-    the median of the 5-minute window, else that of the long book; while neither is known it may try.
+    the median of the 5-minute window, else that of the long book; while neither is known it may try. A primary is
+    refused by the race itself, which asks nobody at or after its deadline.
     """
+
+    extras_only = True
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
         deadline = view.deadline

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent_hedge.core.events import Reason
+from agent_hedge.core.events import AttemptEnded, Reason
 from agent_hedge.core.ports import Choice, Permit, RaceView, Refused
-from agent_hedge.core.race import PASS, Answer, Cancel, Close, Commit, Done, Launch, Race, State, Token
+from agent_hedge.core.race import PASS, Answer, Cancel, Commit, Done, Launch, Race, Report, State, Token
 from agent_hedge.core.step import Attempt, Ended, Failure, Outcome, Receipt, Role, StepKey, Verdict
 from agent_hedge.errors import AllAttemptsFailed, AnswerRejected, DeadlineExceeded, HedgeError
 from agent_hedge.testing.empty import EmptyBook, QuietFleet
@@ -279,10 +279,10 @@ def test_r04_no_target_no_hedge() -> None:
 
 def test_r04_a_deadline_already_past_dispatches_nothing() -> None:
     race = make(deadline=1.0)
-    (answer, close) = race.start(1.0)
+    (answer,) = race.start(1.0)
     assert isinstance(answer, Answer)
     assert isinstance(answer.outcome.error, DeadlineExceeded)
-    assert isinstance(close, Close)
+    assert race.closed
 
 
 def test_r04_no_place_for_the_primary_is_an_error_that_says_why() -> None:
@@ -366,8 +366,32 @@ def test_r06_losers_are_cancelled_at_the_commit_and_the_race_closes_when_all_hav
     assert [type(c) for c in commands] == [Commit, Cancel, Answer]
     assert not race.closed
     assert race.on_ended(1, 1.5) == []
-    assert race.on_ended(0, 1.9, Receipt(phase="decode")) == [Close()]
+    assert race.on_ended(0, 1.9, Receipt(phase="decode")) == []
     assert race.closed
+
+
+@pytest.mark.parametrize(
+    "outcome", [ok(), failed(), failed(BadRequest(), Failure.REQUEST)], ids=["answer", "recoverable", "request"]
+)
+def test_r06_a_lone_attempt_that_is_finished_has_its_outcome_and_its_end_in_one_call(outcome: Outcome[Any]) -> None:
+    def opened() -> Race:
+        race = make(observed=True, max_attempts=2)
+        race.start(0.0)
+        return race
+
+    def told(commands: list[Any]) -> list[Any]:
+        """What the commands are, and what they report, but for the ids that differ from race to race."""
+        return [type(c.event if isinstance(c, Report) else c) for c in commands]
+
+    both, apart = opened(), opened()
+    receipt = Receipt(phase="end")
+    commands = both.on_finished(0, outcome, 0.5, receipt)
+    assert told(commands) == told(apart.on_outcome(0, outcome, 0.5) + apart.on_ended(0, 0.5, receipt))
+    (end,) = [c.event for c in commands if isinstance(c, Report) and isinstance(c.event, AttemptEnded)]
+    assert end.receipt is receipt
+    assert end.at == 0.5
+    assert (both.now, both.in_flight, both.wake_at, both.closed) == (0.5, apart.in_flight, apart.wake_at, apart.closed)
+    assert both.on_finished(0, outcome, 0.6, receipt) == []
 
 
 def test_r06_what_a_cancelled_attempt_still_brings_is_ignored() -> None:
@@ -386,7 +410,8 @@ def test_r06_an_attempt_settles_once_also_when_it_ends_after_it_was_abandoned() 
     race.on_timer(1.0)
     race.on_outcome(1, ok(), 1.5)
     race.on_ended(1, 1.5)
-    assert race.on_ended(0, 2.5, abandoned=True) == [Close()]
+    assert race.on_ended(0, 2.5, abandoned=True) == []
+    assert race.closed
     assert race.on_ended(0, 3.5) == []
     assert [end.verdict for end in gate.settled] == [Verdict.WON, Verdict.ABANDONED]
 

@@ -24,7 +24,7 @@ from agent_hedge.core.events import (
     TriggerLate,
 )
 from agent_hedge.core.ports import Choice, Permit, RaceView, Refused
-from agent_hedge.core.race import LATE_S, PASS, Answer, Cancel, Close, Commit, Done, Launch, Race, State, Token
+from agent_hedge.core.race import LATE_S, PASS, Answer, Cancel, Commit, Done, Launch, Race, State, Token
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Attempt, Effect, Ended, Failure, Outcome, Receipt, Role, StepKey, Verdict
 from agent_hedge.errors import AnswerRejected, DeadlineExceeded, NotDispatched
@@ -610,7 +610,7 @@ def test_r03_a_second_run_may_be_refused() -> None:
     again.follow(broken())
     commands = again.start(1.0)
     assert isinstance(answer_of(commands).outcome.error, NotDispatched)
-    assert isinstance(commands[-1], Close)
+    assert again.closed
 
 
 def test_a_rejection_is_an_error_of_its_own() -> None:
