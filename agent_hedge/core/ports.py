@@ -284,6 +284,10 @@ class RunView(Protocol):
         """What kind of run it is: runs of one graph share a distribution of lengths."""
         ...
 
+    def end_step(self, tokens: int) -> None:
+        """Hear, once a step, that its caller has the answer; `tokens`: of its prompt."""
+        ...
+
     def take(self, role: Role, now: float) -> Reason | None:
         """Take one extra dispatch from the purse of its role; return the reason when it is empty."""
         ...
@@ -324,18 +328,57 @@ class FleetView(Protocol):
         ...
 
 
+_NO_CAP = 2**60
+
+
+class Block(NamedTuple):
+    """A part of a run's purse: hedges, and the prompt tokens (estimated) and the money that hedges take."""
+
+    hedges: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+    def plus(self, other: Block) -> Block:
+        return Block(self.hedges + other.hedges, self.tokens + other.tokens, self.cost + other.cost)
+
+    def minus(self, other: Block) -> Block:
+        """Return what is left of this without `other`; no part of it is negative."""
+        return Block(
+            max(0, self.hedges - other.hedges), max(0, self.tokens - other.tokens), max(0.0, self.cost - other.cost)
+        )
+
+    def left_of(self, hedges: int | None, tokens: int | None, cost: float | None) -> Block:
+        """Return what these caps (None: no cap) leave when this much is taken."""
+        caps = Block(
+            _NO_CAP if hedges is None else hedges,
+            _NO_CAP if tokens is None else tokens,
+            float(_NO_CAP) if cost is None else cost,
+        )
+        return caps.minus(self)
+
+    def at_most(self, other: Block) -> Block:
+        return Block(min(self.hedges, other.hedges), min(self.tokens, other.tokens), min(self.cost, other.cost))
+
+    def at_least(self, other: Block) -> Block:
+        return Block(max(self.hedges, other.hedges), max(self.tokens, other.tokens), max(self.cost, other.cost))
+
+
 class RunRecord(Protocol):
     """A run's place in the store, as its steps see it: local and synchronous (R14)."""
 
-    def begin(self, resumed: bool | None) -> None:
-        """Hear that a step begins, and whether its graph was resumed (None: nobody knows)."""
+    def begin(self, resumed: bool | None, tokens: int) -> None:
+        """Hear that a step with a prompt of so many tokens begins; `resumed`: whether its graph was, if known."""
         ...
 
-    def take(self) -> Reason | None:
-        """Take one hedge from the block that the store has granted; return the reason when there is none."""
+    def over(self, tokens: int) -> None:
+        """Hear that such a step has its answer."""
         ...
 
-    def give_back(self) -> None: ...
+    def take(self, wanted: Block) -> Reason | None:
+        """Take from what the store has granted, all of it or nothing; return the reason where it is not enough."""
+        ...
+
+    def give_back(self, unspent: Block) -> None: ...
     def paused(self) -> None:
         """Hear that the run waits for a person: its clock stands still."""
         ...
@@ -426,10 +469,10 @@ class Portal(Protocol):
 
 
 class Canceller(Protocol):
-    """Ends an attempt at the engine, beyond closing its connection."""
+    """Ends an attempt at the engine, beyond closing its connection, or watches the engine let go of it."""
 
     async def cancel(self, attempt: Attempt) -> bool:
-        """Return whether the engine confirmed the release."""
+        """Return whether the engine has let go: True counts as seen now. Asked when our connection is closed."""
         ...
 
 
@@ -675,6 +718,14 @@ class RunRow:
     """The purse of hedges; None: not limited by the run."""
     hedges_used: int = 0
     hedges_granted: int = 0
+    tokens: int | None = None
+    """What hedges may read in all, in estimated prompt tokens; None: not limited."""
+    tokens_used: int = 0
+    tokens_granted: int = 0
+    cost: float | None = None
+    """What the prompts of hedges may cost in all; None: not limited."""
+    cost_used: float = 0.0
+    cost_granted: float = 0.0
     recoveries_used: int = 0
     steps: int = 0
     state: str = "open"
@@ -694,17 +745,18 @@ class RunStore(Protocol):
         ...
 
     async def save(self, row: RunRow) -> None:
-        """Insert or update a generation. Counts never go down: several processes may serve one run.
+        """Insert or update a generation. Its counts (`steps`, `*_used`) are added to the stored ones.
 
-        `hedges_granted` is written at the first save only; after that it moves by `grant`.
+        Several processes may serve one run, and each knows only what it has used itself. `*_granted` is not written:
+        it moves by `grant` and `release`. A save whose reply was lost and that is repeated may count twice.
         """
         ...
 
-    async def grant(self, run_key: str, generation: int, block: int) -> int:
-        """Grant up to `block` hedges of the run's purse durably; return how many (0 for an unknown run)."""
+    async def grant(self, run_key: str, generation: int, wanted: Block) -> Block:
+        """Grant up to that much of the run's purse durably; return how much (nothing for an unknown run)."""
         ...
 
-    async def release(self, run_key: str, generation: int, unspent: int) -> None:
+    async def release(self, run_key: str, generation: int, unspent: Block) -> None:
         """Take back grants that were not spent. Never repeated: what a lost reply leaves out is forfeited."""
         ...
 

@@ -649,6 +649,8 @@ class Race:
         if self._settled:
             return
         self._settled = True
+        if self.run is not None and self.opening is _PRIMARY:
+            self.run.end_step(self.prompt_tokens)
         self._commands.append(Answer(outcome, cause))
         if self._observed:
             self._report(

@@ -224,22 +224,22 @@ class Run:
         return None
 
     def _not_granted(self, tokens: int, cost: float | None) -> Refused | None:
-        if self.record is None or (self.tokens is None and self.cost is None):
+        if self.record is None or not self._capped:
             return None
-        reason = self.record.take(self._capped(tokens, cost))
+        reason = self.record.take(Block(0, tokens, cost or 0.0))
         return None if reason is None else Refused(reason, "the store has granted no more of it here")
 
-    def _capped(self, tokens: int, cost: float | None) -> Block:
-        """Return what of it counts: only what has a cap is granted by the store."""
-        return Block(0, 0 if self.tokens is None else tokens, 0.0 if self.cost is None else cost or 0.0)
+    @property
+    def _capped(self) -> bool:
+        return self.tokens is not None or self.cost is not None
 
     def unspend(self, tokens: int, cost: float | None) -> None:
         """Return what a hedge that was never sent would have read."""
         with self._lock:
             self.tokens_used -= tokens
             self.cost_used -= cost or 0.0
-            if self.record is not None and (self.tokens is not None or self.cost is not None):
-                self.record.give_back(self._capped(tokens, cost))
+            if self.record is not None and self._capped:
+                self.record.give_back(Block(0, tokens, cost or 0.0))
         if self.parent:
             self.parent.unspend(tokens, cost)
 

@@ -130,7 +130,7 @@ class Lane:
         """Return the race of one step, not yet started; `now_of` is the clock of whoever will drive it."""
         run, context = self.run_of(), self.context_of()
         if run is not None and after is None:
-            run.begin_step(None if context is None else context.resumed)
+            run.begin_step(None if context is None else context.resumed, prompt_tokens)
         policy, barred = self.nodes.get(key.node, self.policy), self.barred
         if context is not None:
             policy = context.policy or policy

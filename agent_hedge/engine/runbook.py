@@ -15,8 +15,11 @@ A run key names *generations*. What a scope does with the newest stored one:
 the first graph, or the first step, inside the scope.
 
 Everything a step asks is answered here at once, from memory; the store hears of it in the background, coalesced (R14).
-Only hedges are granted durably, in blocks: a process may spend what it was granted and no more, and one that is killed
-forfeits its block.
+Only what hedges take is granted durably, in blocks: a process may spend what it was granted and no more. It holds what
+one hedge of each of its open steps would take (one hedge at least, 16 at most, with the prompts of those steps where
+tokens or money are capped), asks for more as steps begin, and gives back what no step has needed for ten seconds. So a
+process that works through its steps one after another leaves the purse to the others, ten branches that are slow at
+once can all hedge, and a process that is killed forfeits at most its block.
 """
 
 from __future__ import annotations
@@ -33,14 +36,16 @@ from dataclasses import replace
 from typing import Protocol
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import RunRow, RunStore
-from agent_hedge.core.scope import Run
+from agent_hedge.core.ports import Block, RunRow, RunStore
+from agent_hedge.core.scope import ROUNDING, Run
 from agent_hedge.errors import HedgeError
 
 logger = logging.getLogger("agent_hedge.background")
 
 BLOCK = 16
-"""Hedges granted at one time: the whole purse of most runs, or ten branches that are slow at once would wait."""
+"""Hedges held at most (DESIGN 5.10)."""
+EXPIRY_S = 10.0
+"""What no open step has needed for this long goes back (DESIGN 5.10)."""
 BEAT_S = 5.0
 """A run that is open is written at least this often, which says that it is alive."""
 ALIVE_S = 15.0
@@ -77,12 +82,23 @@ class AtOnce:
 
 
 class Runbook:
-    """The stored runs that this process has open. `epoch` gives epoch seconds."""
+    """The stored runs that this process has open.
 
-    def __init__(self, store: RunStore, way: Way, *, epoch: Callable[[], float] = time.time) -> None:
+    `epoch` gives epoch seconds; `dearest` what one prompt token costs at most, wherever a hedge may go.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        way: Way,
+        *,
+        epoch: Callable[[], float] = time.time,
+        dearest: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.store = store
         self.way = way
         self.epoch = epoch
+        self.dearest = dearest
         self._open: weakref.WeakSet[Record] = weakref.WeakSet()
         self._leaving: dict[Record, None] = {}
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -110,6 +126,10 @@ class Runbook:
     def keep(self, record: Record) -> None:
         """Write what has changed, in the background."""
         self._start(record, record.keep)
+
+    def refill(self, record: Record) -> None:
+        """Ask for what its steps may need, in the background."""
+        self._start(record, record.refill)
 
     @property
     def unwritten(self) -> bool:
@@ -158,7 +178,10 @@ class Record:
         self._book = book
         self._run = run
         self._resume = resume
-        self._fresh = (run.deadline, run.extra_attempts)
+        self._fresh = (
+            RunRow(run_key=run.key, extra_attempts=run.extra_attempts, tokens=run.tokens, cost=run.cost),
+            run.deadline,
+        )
         self._lock = threading.Lock()
         self._loaded = threading.Event()
         self._row: RunRow | None = None
@@ -170,11 +193,24 @@ class Record:
         self._seen: bool | None = None
         """Whether the first graph inside was resumed."""
         self._began = False
-        self._held = 0
-        """Hedges granted and not spent."""
+        self._open = 0
+        """Steps without an answer yet."""
+        self._due = Block()
+        """What a first hedge of each of them would take."""
+        self._served = Block()
+        """What open steps have taken."""
+        self._held = Block()
+        """Granted and not spent."""
+        self._missed = Block()
+        """The largest that could not be taken since the last grant."""
+        self._needed_at = -math.inf
+        """When all that was held was last needed."""
         self._asking = False
-        self._asked_at = -math.inf
+        self._in_vain_at = -math.inf
+        """When the purse had nothing left for us."""
         self._pid = os.getpid()
+        self._counted = RunRow(run_key=run.key)
+        """What the store knows of what this run has used."""
         self._written: RunRow | None = None
         self._written_at = -math.inf
         self._state = OPEN
@@ -201,7 +237,13 @@ class Record:
             self._seen = resumed
             self._decide_now()
 
-    def begin(self, resumed: bool | None) -> None:
+    def begin(self, resumed: bool | None, tokens: int) -> None:
+        with self._lock:
+            self._open += 1
+            self._due = self._due.plus(Block(1, tokens))
+            asking = self._ask()
+        if asking:
+            self._book.refill(self)
         if self._began:
             return
         self._began = True
@@ -209,27 +251,76 @@ class Record:
             self._seen = True
         self._decide_now()
 
-    def take(self) -> Reason | None:
+    def over(self, tokens: int) -> None:
+        """A step that has hedged is over before one that has not: which it was is not worth remembering."""
         with self._lock:
-            if self._pid != os.getpid():  # a fork: what was granted belongs to the parent
-                self._pid, self._held = os.getpid(), 0
-            granted = self._held > 0
-            if granted:
-                self._held -= 1
-            run = self._run
-            more = self._held < BLOCK // 4 and run.extra_attempts - run.extra_attempts_used - granted > self._held
-            more = more and self._stored and not self._asking
-            if more:
-                self._asking = True
-        if more:
-            self._book.keep(self)
-        if granted:
-            return None
-        return Reason.RUN_BUDGET if self._stored else Reason.STORE_LOST
+            self._open -= 1
+            its = Block(1, tokens)
+            self._due = self._due.minus(its.minus(self._served)) if self._open else Block()
+            self._served = self._served.minus(its) if self._open else Block()
 
-    def give_back(self) -> None:
+    def take(self, wanted: Block) -> Reason | None:
+        for _ in range(2):
+            with self._lock:
+                if self._pid != os.getpid():  # a fork: what was granted belongs to the parent
+                    self._pid, self._held = os.getpid(), Block()
+                missing = self._missing(wanted)
+                if missing is None:
+                    self._held, self._due = self._held.minus(wanted), self._due.minus(wanted)
+                    self._served = self._served.plus(wanted)
+                else:
+                    self._missed = self._missed.at_least(wanted)
+                asking = self._ask()
+            if asking:
+                self._book.refill(self)
+            if missing is None or not asking:
+                break  # else a store in memory has granted it by now
+        return missing
+
+    def _missing(self, wanted: Block) -> Reason | None:
+        """Return what there is not enough of, or None."""
+        if not self._stored:
+            return Reason.STORE_LOST
+        if wanted.hedges > self._held.hedges:
+            return Reason.RUN_BUDGET
+        if wanted.tokens > self._held.tokens:
+            return Reason.TOKENS
+        return Reason.COST if wanted.cost > self._held.cost * ROUNDING else None
+
+    def give_back(self, unspent: Block) -> None:
         with self._lock:
-            self._held += 1
+            self._held, self._due = self._held.plus(unspent), self._due.plus(unspent)
+            self._served = self._served.minus(unspent)
+
+    def _needed(self) -> Block:
+        """Return what is to be held: for a hedge of each open step, as far as the purse may still have it."""
+        run = self._run
+        tokens = self._due.tokens if self._capped else 0
+        needed = Block(min(max(self._due.hedges, 1), BLOCK), tokens, tokens * self._book.dearest() if tokens else 0.0)
+        used = Block(run.extra_attempts_used, run.tokens_used, run.cost_used)
+        left = used.left_of(run.extra_attempts, run.tokens, run.cost)
+        return needed.at_least(self._missed).at_most(left)
+
+    def _short(self) -> Block:
+        """Return what is needed and not held."""
+        needed = self._needed()
+        short = needed.minus(self._held)
+        return short if short.cost > needed.cost * (ROUNDING - 1) else short._replace(cost=0.0)
+
+    def _ask(self) -> bool:
+        """Whether the store is to be asked for more now; then nobody else asks."""
+        if self._asking or not self._stored:
+            return False
+        if self._held.hedges >= max(self._due.hedges, 1) and not self._capped:  # as for most steps: told at once
+            return False
+        if self._short() == Block():
+            return False
+        self._asking = self._book.epoch() - self._in_vain_at >= BEAT_S
+        return self._asking
+
+    @property
+    def _capped(self) -> bool:
+        return self._run.tokens is not None or self._run.cost is not None
 
     def paused(self) -> None:
         self._remaining, self._state = _finite(self._run.remaining), PAUSED
@@ -282,15 +373,14 @@ class Record:
 
     def _start(self) -> None:
         if self._row is not None:
-            deadline, extra_attempts = self._fresh
-            self._run.take_over(
-                generation=self._row.generation + 1, deadline=deadline, extra_attempts=extra_attempts, sticky_target=""
-            )
+            fresh, deadline = self._fresh
+            self._run.take_over(replace(fresh, generation=self._row.generation + 1), deadline)
         self._settled = True
 
     def _go_on_with(self, row: RunRow) -> None:
         self._look_like(row)
-        self._run.count_earlier(steps=row.steps, hedges=row.hedges_used, recoveries=row.recoveries_used)
+        self._run.count_earlier(row)
+        self._counted = row
         self._settled = True
 
     def _look_like(self, row: RunRow) -> None:
@@ -299,12 +389,7 @@ class Record:
             left = row.deadline_epoch - self._book.epoch()
         elif row.state != OPEN and row.remaining is not None:
             left = row.remaining
-        self._run.take_over(
-            generation=row.generation,
-            deadline=self._run.clock() + left,
-            extra_attempts=row.extra_attempts,
-            sticky_target=row.sticky_target,
-        )
+        self._run.take_over(row, self._run.clock() + left)
 
     # --- the store's side -----------------------------------------------------------------------------------------
 
@@ -328,55 +413,90 @@ class Record:
             await self._store()
         elif self._stored:
             await self._save()
-            if self._asking and self._book.epoch() - self._asked_at >= BEAT_S:
-                await self._refill()
+            with self._lock:
+                asking = self._asking or self._ask()
+            if asking:
+                await self.refill()
+            else:
+                await self._release(self._unneeded())
 
     async def leave(self) -> None:
         """Write the end of the scope."""
         if self._settled:
             await self._save()
-            with self._lock:
-                unspent, self._held = self._held, 0
-            if unspent and self._pid == os.getpid():
-                await self._book.store.release(self.key, self._run.generation, unspent)
+            await self._release(self._held)
         self._book.left(self)
 
     async def _store(self) -> None:
         await self._save()
-        await self._refill()
+        await self.refill()
         self._stored = True
 
     async def _save(self) -> None:
-        run, epoch = self._run, self._book.epoch()
+        run, epoch, counted = self._run, self._book.epoch(), self._counted
         left = _finite(run.deadline - run.clock())
-        row = RunRow(
+        total = RunRow(
             run_key=self.key,
             generation=run.generation,
             deadline_epoch=None if left is None or self._state != OPEN else epoch + left,
             remaining=self._remaining,
             extra_attempts=run.extra_attempts,
             hedges_used=run.extra_attempts_used,
+            tokens=run.tokens,
+            tokens_used=run.tokens_used,
+            cost=run.cost,
+            cost_used=run.cost_used,
             recoveries_used=run.recoveries_used,
             steps=run.steps,
             state=self._state,
             sticky_target=run.sticky_target,
         )
-        if self._written is None or not _same(self._written, row) or epoch - self._written_at >= BEAT_S:
-            await self._book.store.save(row)
-            self._written, self._written_at = row, epoch
+        if self._written is not None and _same(self._written, total) and epoch - self._written_at < BEAT_S:
+            return
+        await self._book.store.save(
+            replace(
+                total,
+                hedges_used=total.hedges_used - counted.hedges_used,
+                tokens_used=total.tokens_used - counted.tokens_used,
+                cost_used=total.cost_used - counted.cost_used,
+                recoveries_used=total.recoveries_used - counted.recoveries_used,
+                steps=total.steps - counted.steps,
+            )
+        )
+        self._written, self._written_at, self._counted = total, epoch, total
 
-    async def _refill(self) -> None:
-        """Ask for another block. Where the purse has nothing left for us, it is asked again at the next beat."""
-        run = self._run
-        wanted = min(BLOCK, run.extra_attempts - run.extra_attempts_used) - self._held
-        if wanted > 0:
-            granted = await self._book.store.grant(self.key, run.generation, wanted)
-            with self._lock:
-                self._held += granted
-                self._asking = granted == 0
-            self._asked_at = -math.inf if granted else self._book.epoch()
-        else:
+    async def refill(self) -> None:
+        """Ask for what is needed. Where the purse has nothing left for us, it is asked again at the next beat."""
+        try:
+            while (short := self._short()) != Block():
+                granted = await self._book.store.grant(self.key, self._run.generation, short)
+                with self._lock:
+                    self._held, self._missed = self._held.plus(granted), Block()
+                    self._needed_at = self._book.epoch()
+                if granted == Block():
+                    self._in_vain_at = self._book.epoch()
+                    return
+            self._in_vain_at = -math.inf
+        finally:
             self._asking = False
+
+    def _unneeded(self) -> Block:
+        """Return what is held and was not needed for `EXPIRY_S`."""
+        epoch = self._book.epoch()
+        with self._lock:
+            unneeded = self._held.minus(self._needed())
+        if unneeded == Block():
+            self._needed_at = epoch
+        return unneeded if epoch - self._needed_at >= EXPIRY_S else Block()
+
+    async def _release(self, unspent: Block) -> None:
+        """Give back what was granted and is not needed. Once: where the reply is lost, it is forfeited."""
+        if unspent == Block() or self._pid != os.getpid():
+            return
+        with self._lock:
+            unspent = unspent.at_most(self._held)
+            self._held = self._held.minus(unspent)
+        await self._book.store.release(self.key, self._run.generation, unspent)
 
 
 def _finite(seconds: float) -> float | None:

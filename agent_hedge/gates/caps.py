@@ -7,7 +7,7 @@ Where a cap is set, a hedge whose size or price is not known is refused: a cap t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from agent_hedge.core.ports import Permit, RaceView, Refused, RunView
 from agent_hedge.core.race import PASS
@@ -32,7 +32,7 @@ class CapGate:
         if attempt.role is not _HEDGE or (view.run is None and self._budget.cost is None):
             return PASS
         price, tokens = self._price_of(attempt.target.name), view.prompt_tokens
-        cost = None if price is None or not tokens else price.get("input", 0.0) * tokens / PER_TOKENS
+        cost = None if price is None or not tokens else per_token(price) * tokens
         if view.run is not None and (refused := view.run.spend(tokens, cost)) is not None:
             return refused
         refused = self._budget.spend(cost, view.now)
@@ -41,6 +41,16 @@ class CapGate:
         if view.run is not None:
             view.run.unspend(tokens, cost)
         return refused
+
+
+def per_token(price: Mapping[str, float]) -> float:
+    """Return what one prompt token costs at a place where nothing of it is cached."""
+    return price.get("input", 0.0) / PER_TOKENS
+
+
+def dearest(prices: Iterable[Mapping[str, float] | None]) -> float:
+    """Return what one prompt token costs at most (0: no price is known, and nothing is hedged under a cap)."""
+    return max((per_token(price) for price in prices if price is not None), default=0.0)
 
 
 class _Spent:

@@ -34,6 +34,7 @@ from agent_hedge.gates import (
     ModeGate,
     Modes,
     StoreGate,
+    dearest,
 )
 from agent_hedge.hedger.observing import Observing
 from agent_hedge.hedger.settings import (
@@ -109,7 +110,14 @@ class Base:
         self._chooser = Independent(self._health, sticky=stay)
         self._loops = Loops()
         self._background = Background()
-        self._shared = Shared(store, schema, background=self._background, modes=self.modes, health=self._health)
+        self._shared = Shared(
+            store,
+            schema,
+            background=self._background,
+            modes=self.modes,
+            health=self._health,
+            dearest=lambda: dearest(map(self._price, list(self._targets))),
+        )
         self._shared.on_change = self._registry_changed
         self._targets: dict[str, Target[Any]] = {}
         self._observing = Observing(
@@ -199,7 +207,9 @@ class Base:
     ) -> Lane:
         self._shared.rounds.ensure()
         for target in targets:
-            self._targets.setdefault(target.name, target)
+            known = self._targets.get(target.name)
+            if known is None or (known.price is None and target.price is not None):  # whoever knows what it costs
+                self._targets[target.name] = target
             self._keys[key, target.name] = None
         chosen = checked_policy("policy", policy) if policy is not None else self.policy
         looks = (*self._looks, DrainGate(context_of))

@@ -56,7 +56,7 @@ class Runs(Base):
         the input), where the process of an open run has died and nothing says otherwise, and while another process
         runs it (both share its purse). Any other input, or a run said to be over (`Run.end`), starts the next
         generation, with a deadline and purses of its own. ``resume=True`` goes on with whatever is not over;
-        ``resume=False`` never does. `tokens` and `cost` count in this process.
+        ``resume=False`` never does.
 
         Entering waits for the store half a second at most, and no step ever waits: until the store has answered, the
         run has the deadline it was given and hedges nothing.

@@ -37,7 +37,14 @@ class Shared:
     """The stores of one hedger and what is read from and written to them in the background."""
 
     def __init__(
-        self, store: Store | None, schema: str | None, *, background: Background, modes: Modes, health: Health
+        self,
+        store: Store | None,
+        schema: str | None,
+        *,
+        background: Background,
+        modes: Modes,
+        health: Health,
+        dearest: Callable[[], float],
     ) -> None:
         self.stores = stores_of(store, schema)
         self.rounds = Rounds(background)
@@ -52,10 +59,10 @@ class Shared:
         self._waited = False
         if store is None:
             self.registry = Registry(portal=background)
-            self.runbook = Runbook(self.stores.runs, AtOnce())
+            self.runbook = Runbook(self.stores.runs, AtOnce(), dearest=dearest)
             return
         self.registry = Registry(self.stores.effects, portal=background)
-        self.runbook = Runbook(self.stores.runs, background)
+        self.runbook = Runbook(self.stores.runs, background, dearest=dearest)
         self.rounds.add("registry", self._read_registry)
         self.rounds.add("switches", self._read_switches)
         self.rounds.add("runs", self.runbook.flush)

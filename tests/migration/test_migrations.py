@@ -16,7 +16,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, create_engine, insert, inspect, select, text
 
-from agent_hedge.core.ports import ClaimState
+from agent_hedge.core.ports import Block, ClaimState
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.sql import migrate, sql_stores
 from agent_hedge.stores.sql.schema import VERSION_TABLE, metadata, store_meta
@@ -107,6 +107,45 @@ def test_up_down_up_with_data(empty_url: str) -> None:
     up = migrate.upgrade(empty_url)
     assert (up.revision, up.problems) == (migrate.head(), [])
     assert up.uuid != before.uuid
+
+
+def test_0002_keeps_the_runs_it_finds_and_a_release_at_0001_goes_on_working(empty_url: str) -> None:
+    old = {
+        "generation": 0, "deadline_epoch": 5.0, "extra_attempts": 3, "hedges_used": 1, "hedges_granted": 2,
+        "recoveries_used": 0, "steps": 4, "state": "open", "sticky_target": "eu", "updated_at": 9.0,
+    }  # fmt: skip
+    put = text(f"INSERT INTO runs (run_key, {', '.join(old)}) VALUES (:run_key, :{', :'.join(old)})")
+
+    def keys() -> set[str]:
+        with connected(empty_url) as connection:
+            return set(connection.execute(text("SELECT run_key FROM runs WHERE steps = 4")).scalars())
+
+    assert migrate.upgrade(empty_url, revision="0001").problems == [
+        f"the database is at revision 0001, this release needs {migrate.head()}; run: agent-hedge db upgrade"
+    ]
+    with connected(empty_url) as connection:
+        connection.execute(put, {"run_key": "before", **old})
+        connection.commit()
+    migrate.upgrade(empty_url)
+    with connected(empty_url) as connection:
+        connection.execute(put, {"run_key": "after", **old})
+        connection.commit()
+
+    async def use() -> None:
+        stores = sql_stores(empty_url)
+        for key in ("before", "after"):
+            row = await stores.runs.load(key)
+            assert row is not None
+            assert (row.steps, row.hedges_granted, row.sticky_target) == (4, 2, "eu")
+            assert (row.tokens, row.tokens_used, row.cost, row.cost_granted) == (None, 0, None, 0.0)
+            assert await stores.runs.grant(key, 0, Block(2, 7, 0.5)) == Block(1, 7, 0.5)
+        await stores.close()
+
+    asyncio.run(use())
+    assert migrate.downgrade(empty_url, "0001").revision == "0001"
+    assert keys() == {"before", "after"}
+    assert migrate.upgrade(empty_url).problems == []
+    assert keys() == {"before", "after"}
 
 
 def test_r11_claims_that_are_open_keep_their_table(empty_url: str) -> None:
@@ -285,7 +324,7 @@ def test_the_least_role_can_do_everything_at_run_time(server: PostgresServer) ->
         await stores.effects.write([row], by="worker")
         await stores.effects.withdraw("", "t", "code", by="worker")
         await stores.runs.save(RunRow(run_key="r", extra_attempts=2))
-        assert await stores.runs.grant("r", 0, 2) == 2
+        assert await stores.runs.grant("r", 0, Block(2)) == Block(2)
         await stores.runs.prune(0.0)
         await stores.steps.add_steps([{"step_id": "s", "run_key": "r", "started_at": 1.0}])
         await stores.steps.add_attempts([{"attempt_id": "a", "step_id": "s", "started_at": 1.0}])

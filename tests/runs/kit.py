@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from agent_hedge import Effect, Hedger, current_attempt
@@ -13,6 +14,9 @@ from agent_hedge.core.scope import Run
 from agent_hedge.engine.runbook import AtOnce, Record, Runbook
 from agent_hedge.stores.memory import MemoryRuns
 from tests.engine.kit import hedger
+
+CENT_PER_1000 = 0.01 / 1_000
+"""Money for a prompt token."""
 
 
 class World:
@@ -39,15 +43,21 @@ class Process:
     def __init__(self, world: World) -> None:
         self.world = world
         self.offset = 7.0 * id(self) % 1000
-        self.book = Runbook(world.store, AtOnce(), epoch=lambda: world.now)
+        self.book = Runbook(world.store, AtOnce(), epoch=lambda: world.now, dearest=lambda: CENT_PER_1000)
 
     def clock(self) -> float:
         return self.world.now - self.offset
 
     def open(
-        self, key: str = "k", *, deadline: float = 30.0, extra: int = 3, resume: bool | None = None
+        self,
+        key: str = "k",
+        *,
+        deadline: float = 30.0,
+        extra: int = 3,
+        resume: bool | None = None,
+        caps: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[Run, Record]:
-        run = Run(key, clock=self.clock, deadline=self.clock() + deadline, extra_attempts=extra)
+        run = Run(key, clock=self.clock, deadline=self.clock() + deadline, extra_attempts=extra, **caps)
         return run, self.book.open(run, resume=resume)
 
     def flush(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from agent_hedge.core.scope import RECOVERY_FLOOR, RECOVERY_SHARE, Run
 from agent_hedge.core.step import Role
 from agent_hedge.testing.clock import run_virtual
 from tests.engine.kit import hedger
-from tests.runs.kit import World
+from tests.runs.kit import CENT_PER_1000, World
 from tests.runs.test_langgraph import Listener
 
 
@@ -82,34 +83,61 @@ def test_r12_r13_a_run_never_dispatches_more_than_its_budget_or_after_its_deadli
 
 
 moves = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["take", "refused", "step", "flush", "die", "leave", "tick"])),
-    max_size=40,
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from(["take"] * 5 + ["refused", "begin", "begin", "end", "flush", "die", "leave", "tick"]),
+        st.sampled_from([100, 700, 1_000]),
+    ),
+    min_size=8,
+    max_size=60,
 )
+token_caps = st.sampled_from([None, None, 0, 1_000, 2_500])
+cost_caps = st.sampled_from([None, None, 0.0, 0.012])
 
 
-@given(moves, st.integers(0, 40))
-@settings(max_examples=150, deadline=None)
+@dataclass
+class Spent:
+    hedges: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+
+@given(moves, st.sampled_from([0, 2, 3, 4, 20]), token_caps, cost_caps)
+@settings(max_examples=200, deadline=None)
 def test_r13_any_processes_in_any_order_never_take_more_than_the_purse(
-    schedule: list[tuple[int, str]], purse: int
+    schedule: list[tuple[int, str, int]], purse: int, tokens: int | None, cost: float | None
 ) -> None:
     world = World()
     runs: dict[int, tuple[Any, Run, Any]] = {}
-    spent: dict[int, int] = {}
+    open_: dict[int, list[int]] = {}
+    spent = Spent()
 
-    for who, what in schedule:
+    def hedge(run: Run, size: int, *, sent: bool) -> None:
+        money = size * CENT_PER_1000
+        if run.take(Role.HEDGE, 0.0) is not None:
+            return
+        if run.spend(size, money) is not None:
+            run.give_back(Role.HEDGE)
+        elif sent:
+            spent.hedges, spent.tokens, spent.cost = spent.hedges + 1, spent.tokens + size, spent.cost + money
+        else:  # refused by a later gate
+            run.unspend(size, money)
+            run.give_back(Role.HEDGE)
+
+    for who, what, size in schedule:
         if who not in runs:
             process = world.process()
-            run, record = process.open(extra=purse, deadline=10_000.0, resume=True)
-            run.begin_step()
-            runs[who] = process, run, record
+            caps = {"tokens": tokens, "cost": cost}
+            run, record = process.open(extra=purse, deadline=10_000.0, resume=True, caps=caps)
+            runs[who], open_[who] = (process, run, record), []
         process, run, record = runs[who]
-        generation = run.generation
-        if what == "take" and run.take(Role.HEDGE, 0.0) is None:
-            spent[generation] = spent.get(generation, 0) + 1
-        elif what == "refused" and run.take(Role.HEDGE, 0.0) is None:  # by a later gate
-            run.give_back(Role.HEDGE)
-        elif what == "step":
-            run.begin_step()
+        if what in ("take", "refused"):
+            hedge(run, size, sent=what == "take")
+        elif what == "begin":
+            run.begin_step(None, size)
+            open_[who].append(size)
+        elif what == "end" and open_[who]:
+            run.end_step(open_[who].pop())
         elif what == "flush":
             process.flush()
         elif what == "die":
@@ -119,5 +147,15 @@ def test_r13_any_processes_in_any_order_never_take_more_than_the_purse(
             del runs[who]
         elif what == "tick":
             world.now += 7.0
-    assert all(count <= purse for count in spent.values())
-    assert set(spent) <= {0}, "resume=True goes on with the one generation there is"
+        assert run.generation == 0, "resume=True goes on with the one generation there is"
+    assert spent.hedges <= purse
+    assert tokens is None or spent.tokens <= tokens
+    assert cost is None or spent.cost <= cost * (1 + 1e-9)
+    for process, _, record in runs.values():
+        record.close()
+        process.flush()
+    row = world.row()
+    if row is not None and "die" not in {what for _, what, _ in schedule}:
+        assert (row.hedges_used, row.hedges_granted) == (spent.hedges, spent.hedges)
+        assert row.tokens_used == spent.tokens
+        assert row.cost_used == pytest.approx(spent.cost)

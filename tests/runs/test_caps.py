@@ -13,6 +13,7 @@ from agent_hedge import FleetBudget, Hedger, Target
 from agent_hedge.core.events import AttemptRefused, Event, Reason
 from agent_hedge.core.scope import Run
 from agent_hedge.errors import ConfigurationError
+from agent_hedge.targets.target import Price
 from agent_hedge.testing.clock import run_virtual
 from tests.engine.kit import AMPLE, hedger
 from tests.runs.kit import slow_once
@@ -20,7 +21,7 @@ from tests.runs.test_langgraph import Listener, Slow
 
 PROMPT = "x" * 4_000
 """A thousand tokens, at four characters each."""
-PRICE = {"input": 10.0, "cached_input": 1.0, "output": 30.0}
+PRICE: Price = {"input": 10.0, "cached_input": 1.0, "output": 30.0}
 """A cent for the prompt."""
 
 
@@ -149,3 +150,11 @@ def test_caps_hold_for_parallel_branches() -> None:
 
     assert run_virtual(main).tokens_used == 3_000
     assert heard.hedges() == 3
+
+
+def test_a_place_has_the_price_that_one_of_its_targets_names() -> None:
+    opened = hedger(1.0)
+    slow_once(opened)  # its targets are names only
+    opened.chat_model(Target("a", Slow(), price=PRICE), Target("b", Slow()), family="scripted").bind()
+    assert opened._price("a") == PRICE
+    assert opened._price("b") is None

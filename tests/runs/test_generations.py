@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from agent_hedge.core.events import Reason
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Role
-from agent_hedge.engine.runbook import ALIVE_S, BEAT_S, BLOCK
+from agent_hedge.engine.runbook import ALIVE_S, BEAT_S, BLOCK, EXPIRY_S
 from tests.runs.kit import World
 
 
@@ -139,15 +140,147 @@ def test_r13_a_process_spends_what_it_was_granted_and_a_second_one_what_is_left(
     assert row.hedges_granted == 20
 
 
+def hedges_left(run: Run, wanted: int = 99) -> int:
+    """How many hedges the run can still take, by taking them."""
+    return sum(run.take(Role.HEDGE, 0.0) is None for _ in range(wanted))
+
+
 def test_r13_a_killed_process_forfeits_its_block_and_no_more() -> None:
+    """E4. One step was open, so one hedge was held."""
     world = World()
-    killed, _ = world.process().open(extra=BLOCK + 4)
+    killed, _ = world.process().open(extra=4)
     killed.begin_step()
-    killed.take(Role.HEDGE, 0.0)
+    assert hedges_left(killed, 1) == 1
     world.now += ALIVE_S + 1
     heir, _ = world.process().open()
     heir.begin_step()
-    assert sum(heir.take(Role.HEDGE, 0.0) is None for _ in range(BLOCK)) == 4
+    assert hedges_left(heir) == 2
+
+
+@pytest.mark.parametrize(("branches", "held"), [(5, 5), (40, BLOCK)])
+def test_r13_a_block_is_one_hedge_for_each_open_step_and_sixteen_at_most(branches: int, held: int) -> None:
+    world = World()
+    killed, _ = world.process().open(extra=50)
+    for _ in range(branches):
+        killed.begin_step()
+    world.now += ALIVE_S + 1
+    heir, _ = world.process().open()
+    heir.begin_step()
+    assert hedges_left(heir) == 50 - held
+
+
+def test_r13_a_process_that_came_first_leaves_the_purse_to_a_second_one() -> None:
+    world = World()
+    first, _ = world.process().open(extra=10)
+    first.begin_step()
+    second, _ = world.process().open()
+    second.begin_step()
+    assert hedges_left(second) == 9
+    assert hedges_left(first) == 1
+
+
+def test_r13_what_no_step_needs_any_more_goes_back_after_ten_seconds() -> None:
+    world = World()
+    process = world.process()
+    first, _ = process.open(extra=8, deadline=600.0)
+    for _ in range(8):
+        first.begin_step()
+    process.flush()
+    second, _ = world.process().open()
+    second.begin_step()
+    assert hedges_left(second) == 0
+    for _ in range(8):
+        first.end_step()
+    world.now += EXPIRY_S - 0.1
+    process.flush()
+    assert hedges_left(second) == 0
+    world.now += 0.2
+    process.flush()
+    world.now += BEAT_S
+    assert hedges_left(second) == 7, "one is kept for the next step"
+
+
+CAPS: dict[str, Any] = {"tokens": 2_500, "cost": 0.025}
+"""Of a run whose prompts have a thousand tokens, a cent each."""
+
+
+@pytest.mark.parametrize(("caps", "reason"), [({"tokens": 2_500}, Reason.TOKENS), ({"cost": 0.025}, Reason.COST)])
+def test_r13_two_processes_share_the_caps_of_a_run(caps: dict[str, Any], reason: Reason) -> None:
+    world = World()
+    runs = [world.process().open(extra=50, caps=caps)[0] for _ in range(2)]
+    refusals = []
+    for run in [*runs, *runs]:
+        run.begin_step(None, 1_000)
+        refusals.append(run.spend(1_000, 0.01))
+        run.end_step(1_000)
+    assert [refused and refused.reason for refused in refusals] == [None, None, reason, reason]
+    row = world.row()
+    assert row is not None
+    assert row.tokens_granted == 2_500 if "tokens" in caps else row.cost_granted == 0.025
+
+
+def test_r13_what_was_spent_of_the_caps_is_spent_in_the_next_process() -> None:
+    """E5 for tokens and money: not refilled by a resume, and the next generation has caps of its own."""
+    world = World()
+    run, record = world.process().open(caps=CAPS)
+    run.begin_step(None, 1_000)
+    assert run.spend(1_000, 0.01) is None
+    record.close()
+    again, other = world.process().open(caps={"tokens": 10**9})
+    other.see(True)
+    again.begin_step(None, 1_000)
+    assert (again.tokens, again.tokens_used, again.cost, again.cost_used) == (2_500, 1_000, 0.025, 0.01)
+    assert again.spend(1_000, 0.01) is None
+    refused = again.spend(1_000, 0.01)
+    assert refused is not None
+    assert (refused.reason, refused.detail) == (Reason.TOKENS, "2000 of 2500 used, 1000 wanted")
+    other.close()
+    turn, _ = world.process().open(caps={"tokens": 3_000})
+    turn.begin_step(False, 1_000)
+    assert (turn.generation, turn.tokens, turn.tokens_used, turn.cost) == (1, 3_000, 0, None)
+
+
+def test_r13_a_killed_process_forfeits_the_prompts_of_its_open_steps_and_no_more() -> None:
+    world = World()
+    killed, _ = world.process().open(caps={"tokens": 10_000})
+    for _ in range(2):
+        killed.begin_step(None, 1_000)
+    assert killed.spend(1_000, None) is None
+    world.now += ALIVE_S + 1
+    heir, _ = world.process().open()
+    heir.begin_step(None, 1_000)
+    assert sum(heir.spend(1_000, None) is None for _ in range(10)) == 8
+
+
+def test_r13_tokens_that_a_later_gate_gave_back_can_be_spent() -> None:
+    world = World()
+    run, record = world.process().open(caps=CAPS)
+    run.begin_step(None, 1_000)
+    assert run.spend(1_000, 0.01) is None
+    run.unspend(1_000, 0.01)
+    assert [run.spend(1_000, 0.01) is None for _ in range(3)] == [True, True, False]
+    record.close()
+    row = world.row()
+    assert row is not None
+    assert (row.tokens_used, row.tokens_granted) == (2_000, 2_000)
+    assert (row.cost_used, row.cost_granted) == pytest.approx((0.02, 0.02))
+
+
+def test_what_two_processes_have_used_adds_up() -> None:
+    world = World()
+    processes = [world.process() for _ in range(2)]
+    for process in processes:
+        run, _ = process.open(extra=9, caps=CAPS)
+        for _ in range(2):
+            run.begin_step(None, 100)
+            assert hedges_left(run, 1) == 1
+            assert run.spend(100, 0.001) is None
+    for process in [*processes, *processes]:
+        process.flush()
+    row = world.row()
+    assert row is not None
+    assert (row.steps, row.hedges_used, row.tokens_used) == (4, 4, 400)
+    assert row.cost_used == pytest.approx(0.004)
 
 
 def test_r13_what_was_not_spent_goes_back_on_leaving_and_on_a_refusal_by_a_later_gate() -> None:
@@ -242,4 +375,4 @@ def test_a_fork_has_none_of_its_parents_block(monkeypatch: pytest.MonkeyPatch) -
     run.begin_step()
     assert run.take(Role.HEDGE, 0.0) is None
     monkeypatch.setattr("agent_hedge.engine.runbook.os.getpid", lambda: -1)
-    assert run.take(Role.HEDGE, 0.0) is Reason.RUN_BUDGET
+    assert hedges_left(run) == 1, "the parent has taken one and holds another"

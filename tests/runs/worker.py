@@ -1,7 +1,8 @@
 """A process that works on a run in a store and says what it sees: ``python -m tests.runs.worker SETTINGS``.
 
 It prints one JSON line after each line it reads from its standard input: ``enter`` the run, ``hedge N`` (N steps that
-hedge, one after another), ``look``, ``leave``. Killed, it leaves nothing behind but what is stored.
+hedge, one after another), ``ask N`` (the same of a model, with prompts of a thousand tokens at a cent), ``fan N`` (N
+steps at once), ``look``, ``leave``. Killed, it leaves nothing behind but what is stored.
 """
 
 from __future__ import annotations
@@ -12,30 +13,38 @@ import sys
 import time
 from typing import Any
 
-from agent_hedge import Fixed, FleetBudget, Hedger
+from langchain_core.messages import HumanMessage
+
+from agent_hedge import Fixed, FleetBudget, Hedger, Target
 from agent_hedge.core.scope import Run
 from agent_hedge.errors import DeadlineExceeded
 from tests.engine.kit import AMPLE
 from tests.runs.kit import slow_once, until_heard
+from tests.runs.test_langgraph import Slow
 
 
 async def main(settings: dict[str, Any]) -> None:
     budget = FleetBudget(**AMPLE)  # type: ignore[arg-type]
-    opened = Hedger(settings.pop("store"), policy=Fixed(0.02, attempts=2), budget=budget, accounting="off")
-    step = slow_once(opened, 0.1, hedge=0.01)
+    opened = Hedger(settings.pop("store"), policy=Fixed(0.1, attempts=2), budget=budget, accounting="off")
+    step = slow_once(opened, 0.3, hedge=0.01)
+    places = [Target(name, Slow(seconds=0.3), price={"input": 10.0}) for name in ("a", "b")]
+    model = opened.chat_model(*places, family="scripted")
     loop = asyncio.get_running_loop()
     await until_heard(opened)
     await loop.run_in_executor(None, sys.stdin.readline)
     async with opened.run(**settings) as run:
         say(run, hedges=0)
         while (line := await loop.run_in_executor(None, sys.stdin.readline)).split() not in ([], ["leave"]):
-            words, hedges = line.split(), 0
-            for _ in range(int(words[1]) if words[0] == "hedge" else 0):
+            what, *count = line.split()
+            times, before = int(count[0]) if count else 0, run.extra_attempts_used
+            if what == "fan":
+                await asyncio.gather(*(step() for _ in range(times)))
+            for _ in range(times if what in ("hedge", "ask") else 0):
                 try:
-                    hedges += await step() == "from 1"
+                    await (step() if what == "hedge" else model.ainvoke([HumanMessage("x" * 4_000)]))
                 except DeadlineExceeded:
                     break
-            say(run, hedges=hedges)
+            say(run, hedges=run.extra_attempts_used - before)
     opened.close()
     print("{}", flush=True)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from agent_hedge.core.ports import ClaimState, EffectRow, RunRow
+from agent_hedge.core.ports import Block, ClaimState, EffectRow, RunRow
 from agent_hedge.core.step import Effect
 from agent_hedge.stores.sql import sql_stores
 from agent_hedge.testing.postgres import PostgresServer, free_port, unprivileged_user
@@ -80,7 +80,7 @@ async def test_every_store_works_behind_it(postgres: PostgresServer, pooled_port
             )
             await stores.effects.read()
         await stores.runs.save(RunRow(run_key=name, extra_attempts=4))
-        await stores.runs.grant(name, 0, 2)
+        await stores.runs.grant(name, 0, Block(hedges=2))
         await stores.steps.add_steps([{"step_id": f"{name}{number}", "run_key": name, "started_at": 1.0}])
         await stores.slices.put(f"w{number}", [(name, 1, b"x")])
         return winners

@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agent_hedge.core.ports import RunRow
+from agent_hedge.core.ports import Block, RunRow
+
+_COUNTS = ("steps", "hedges_used", "tokens_used", "cost_used", "recoveries_used")
+_GRANTED = ("hedges_granted", "tokens_granted", "cost_granted")
 
 LIMIT = 4096
 """Generations kept; those not touched for longest go first."""
@@ -32,35 +35,31 @@ class MemoryRuns:
         with self._lock:
             key = row.run_key, row.generation
             now = self._epoch()
-            if old := self._rows.pop(key, None):
-                row = replace(
-                    row,
-                    hedges_granted=old.hedges_granted,
-                    hedges_used=max(old.hedges_used, row.hedges_used),
-                    recoveries_used=max(old.recoveries_used, row.recoveries_used),
-                    steps=max(old.steps, row.steps),
-                )
+            old = self._rows.pop(key, RunRow(run_key=row.run_key))
+            granted = {name: getattr(old, name) for name in _GRANTED}
+            counted = {name: getattr(old, name) + getattr(row, name) for name in _COUNTS}
+            row = replace(row, **granted, **counted)
             self._rows[key] = replace(row, updated_at=now)
             self._newest[row.run_key] = max(row.generation, self._newest.get(row.run_key, 0))
             if len(self._rows) > self._limit:
                 self._forget(next(iter(self._rows)))
 
-    async def grant(self, run_key: str, generation: int, block: int) -> int:
+    async def grant(self, run_key: str, generation: int, wanted: Block) -> Block:
         with self._lock:
             row = self._rows.get((run_key, generation))
             if row is None:
-                return 0
-            left = block if row.extra_attempts is None else row.extra_attempts - row.hedges_granted
-            granted = max(0, min(block, left))
-            self._rows[run_key, generation] = replace(row, hedges_granted=row.hedges_granted + granted)
+                return Block()
+            before = _granted(row)
+            granted = wanted.at_most(before.left_of(row.extra_attempts, row.tokens, row.cost))
+            self._rows[run_key, generation] = _with(row, before.plus(granted))
             return granted
 
-    async def release(self, run_key: str, generation: int, unspent: int) -> None:
+    async def release(self, run_key: str, generation: int, unspent: Block) -> None:
         with self._lock:
             row = self._rows.get((run_key, generation))
             if row is not None:
-                granted = max(row.hedges_used, row.hedges_granted - unspent)
-                self._rows[run_key, generation] = replace(row, hedges_granted=granted)
+                used = Block(row.hedges_used, row.tokens_used, row.cost_used)
+                self._rows[run_key, generation] = _with(row, _granted(row).minus(unspent).at_least(used))
 
     async def recent(self, limit: int) -> Sequence[RunRow]:
         with self._lock:
@@ -78,3 +77,11 @@ class MemoryRuns:
         del self._rows[key]
         if self._newest[key[0]] == key[1]:
             del self._newest[key[0]]
+
+
+def _granted(row: RunRow) -> Block:
+    return Block(row.hedges_granted, row.tokens_granted, row.cost_granted)
+
+
+def _with(row: RunRow, granted: Block) -> RunRow:
+    return replace(row, hedges_granted=granted.hedges, tokens_granted=granted.tokens, cost_granted=granted.cost)

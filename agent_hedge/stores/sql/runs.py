@@ -1,4 +1,4 @@
-"""Runs in SQL: their counts never go down, and their purse is granted in blocks under the row's lock."""
+"""Runs in SQL: what each process has counted is added up, and the purse is granted in blocks under the row's lock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 from sqlalchemy import case, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agent_hedge.core.ports import RunRow
+from agent_hedge.core.ports import Block, RunRow
 from agent_hedge.stores.sql.engine import Database
 from agent_hedge.stores.sql.schema import runs as t
 
-_COUNTS = ("hedges_used", "recoveries_used", "steps")
+_COUNTS = ("steps", "hedges_used", "tokens_used", "cost_used", "recoveries_used")
+_GRANTED = (t.c.hedges_granted, t.c.tokens_granted, t.c.cost_granted)
+_USED = (t.c.hedges_used, t.c.tokens_used, t.c.cost_used)
+_CAPS = (t.c.extra_attempts, t.c.tokens, t.c.cost)
 
 
 class SqlRuns:
@@ -28,43 +31,43 @@ class SqlRuns:
 
     async def save(self, row: RunRow) -> None:
         values = {**asdict(row), "updated_at": self._db.clock.epoch()}
-        insert = self._db.insert(t).values(values)
+        insert = self._db.insert(t).values(values | {column.name: 0 for column in _GRANTED})
         new = insert.excluded
-        changed: dict[str, Any] = {
-            name: new[name] for name in values if name not in ("run_key", "generation", "hedges_granted")
-        }
-        changed |= {name: case((t.c[name] > new[name], t.c[name]), else_=new[name]) for name in _COUNTS}
+        kept = ("run_key", "generation", *(column.name for column in _GRANTED))
+        changed: dict[str, Any] = {name: new[name] for name in values if name not in kept}
+        changed |= {name: t.c[name] + new[name] for name in _COUNTS}
         statement = insert.on_conflict_do_update(index_elements=["run_key", "generation"], set_=changed)
 
         async def put(connection: AsyncConnection) -> None:
             await connection.execute(statement)
 
-        await self._db.one(put)
+        await self._db.write(put)
 
-    async def grant(self, run_key: str, generation: int, block: int) -> int:
+    async def grant(self, run_key: str, generation: int, wanted: Block) -> Block:
         mine = (t.c.run_key == run_key) & (t.c.generation == generation)
 
-        async def take(connection: AsyncConnection) -> int:
+        async def take(connection: AsyncConnection) -> Block:
             # The lock in a statement of its own: a clever single one over-grants under READ COMMITTED (measured).
-            locked = select(t.c.extra_attempts, t.c.hedges_granted).where(mine).with_for_update()
-            row = (await connection.execute(locked)).first()
+            row = (await connection.execute(select(*_CAPS, *_GRANTED).where(mine).with_for_update())).first()
             if row is None:
-                return 0
-            left = block if row.extra_attempts is None else row.extra_attempts - row.hedges_granted
-            granted = max(0, min(block, left))
-            if granted:
-                await connection.execute(update(t).where(mine).values(hedges_granted=t.c.hedges_granted + granted))
+                return Block()
+            granted = wanted.at_most(Block(*row[3:]).left_of(*row[:3]))
+            if granted != Block():
+                more = {column.name: column + part for column, part in zip(_GRANTED, granted, strict=True)}
+                await connection.execute(update(t).where(mine).values(more))
             return granted
 
         return await self._db.write(take)
 
-    async def release(self, run_key: str, generation: int, unspent: int) -> None:
+    async def release(self, run_key: str, generation: int, unspent: Block) -> None:
         mine = (t.c.run_key == run_key) & (t.c.generation == generation)
-        less = t.c.hedges_granted - unspent
-        granted = case((less > t.c.hedges_used, less), else_=t.c.hedges_used)
+        less = {
+            granted.name: case((granted - part > used, granted - part), else_=used)
+            for granted, used, part in zip(_GRANTED, _USED, unspent, strict=True)
+        }
 
         async def put(connection: AsyncConnection) -> None:
-            await connection.execute(update(t).where(mine).values(hedges_granted=granted))
+            await connection.execute(update(t).where(mine).values(less))
 
         await self._db.write(put)
 

@@ -40,9 +40,9 @@ metadata = MetaData(
 )
 
 
-def required(name: str, kind: TypeEngine[Any]) -> Column[Any]:
-    """A column that is never NULL."""
-    return Column(name, kind, nullable=False)
+def required(name: str, kind: TypeEngine[Any], default: str | None = None) -> Column[Any]:
+    """A column that is never NULL. `default`: what a release that does not know the column leaves in it."""
+    return Column(name, kind, nullable=False, server_default=default)
 
 
 store_meta = Table(
@@ -136,6 +136,12 @@ runs = Table(
     required("state", NAME),
     required("sticky_target", NAME),
     required("updated_at", Double()),
+    Column("tokens", BigInteger),
+    required("tokens_used", BigInteger(), "0"),
+    required("tokens_granted", BigInteger(), "0"),
+    Column("cost", Double),
+    required("cost_used", Double(), "0"),
+    required("cost_granted", Double(), "0"),
     Index(None, "updated_at"),
 )
 
