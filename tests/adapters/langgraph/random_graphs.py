@@ -24,9 +24,9 @@ from langgraph.types import Command, RetryPolicy, Send, interrupt
 from agent_hedge import Fixed, Target, current_attempt
 from tests.adapters.langgraph.graph_kit import Chat, Kit, State, echo
 
-KINDS = ("model", "model", "model", "slow", "flaky", "refused", "asks", "pays", "sub", "fan", "loop")
-BARRED = ("asks", "pays")
-"""Kinds that must never be raced as a whole."""
+KINDS = ("model", "model", "model", "slow", "flaky", "refused", "asks", "pays", "serves", "sub", "fan", "loop")
+BARRED = {"node": ("asks", "pays", "serves"), "model": ("serves",)}
+"""Kinds in which nothing may be hedged, by unit: a node that interrupts or pays, and a model whose provider acts."""
 
 
 class Refused(Exception):
@@ -44,15 +44,22 @@ class Plan:
     """A graph as plain data: nodes by layers, every layer after the one before."""
 
     layers: list[list[tuple[str, str]]]
-    trigger: float
-    deadline: float | None
-    cancel_at: float | None
     inner: dict[str, Plan] = field(default_factory=dict)
+    trigger: float = 0.0
+    deadline: float | None = None
+    cancel_at: float | None = None
+    extra_attempts: int = 0
+    """The run's purse of hedges."""
+    share: float = 1.0
+    """The fleet's: the share of requests that may be hedged."""
 
-    @property
-    def barred(self) -> set[str]:
-        own = {name for layer in self.layers for name, kind in layer if kind in BARRED}
-        return own.union(*(plan.barred | {name} for name, plan in self.inner.items() if plan.barred))
+    def barred(self, unit: str) -> set[str]:
+        """Return the nodes that must not be hedged: at unit="node" those around a barred one, too."""
+        found = {name for layer in self.layers for name, kind in layer if kind in BARRED[unit]}
+        for name, plan in self.inner.items():
+            inside = plan.barred(unit)
+            found |= inside | ({name} if inside and unit == "node" else set())
+        return found
 
 
 def plan_of(seed: int) -> Plan:
@@ -61,6 +68,8 @@ def plan_of(seed: int) -> Plan:
     plan.trigger = rng.choice([0.0, 0.05, 0.3, 1.0])
     plan.deadline = rng.choice([None, None, None, 3.0])
     plan.cancel_at = rng.uniform(0.0, 3.0) if rng.random() < 0.2 else None
+    plan.extra_attempts = rng.choice([0, 1, 3, 50])
+    plan.share = rng.choice([0.05, 1.0, 1.0])
     return plan
 
 
@@ -77,7 +86,7 @@ def _plan(rng: random.Random, depth: int, prefix: str) -> Plan:
                 inner[name] = _plan(rng, depth + 1, f"{name}_")
             layer.append((name, kind))
         layers.append(layer)
-    return Plan(layers, 0.0, None, None, inner)
+    return Plan(layers, inner)
 
 
 class Growth:
@@ -143,12 +152,14 @@ class Growth:
         if kind == "sub":
             return self.graph(plan.inner[name])
         model = self._model(name)
+        if kind == "serves":
+            model = model.bind(tools=[{"type": "code_interpreter"}])
         seen = self._sleep
 
         async def act(state: State, runtime: Runtime[Any]) -> State:
             get_stream_writer()(f"{name} begins")
             await seen(name)
-            if kind in ("model", "fan", "loop"):
+            if kind in ("model", "serves", "fan", "loop"):
                 said = (await model.ainvoke(f"{name} of {len(state['log'])}")).content
             elif kind == "flaky":
                 if runtime.execution_info.node_attempt < 2:  # type: ignore[union-attr]
@@ -197,7 +208,7 @@ class Seen:
     hedges_used: int = 0
 
 
-async def run_of(seed: int, kit: Kit, *, extra_attempts: int = 5) -> Seen:
+async def run_of(seed: int, kit: Kit) -> Seen:
     """Run the graph of this seed to its end, answering every interrupt; or cancel it where its plan says so."""
     plan = plan_of(seed)
     graph = Growth(seed, kit).graph(plan, saver=InMemorySaver())
@@ -223,7 +234,7 @@ async def run_of(seed: int, kit: Kit, *, extra_attempts: int = 5) -> Seen:
     async def in_a_run() -> None:
         nonlocal used
         deadline = plan.deadline if kit.unit != "plain" else None
-        async with kit.hedger.run(deadline=deadline, extra_attempts=extra_attempts) as run:
+        async with kit.hedger.run(deadline=deadline, extra_attempts=plan.extra_attempts) as run:
             try:
                 await whole()
             finally:
