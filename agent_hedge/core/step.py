@@ -162,7 +162,9 @@ class Usage:
     """What an adapter has counted of one attempt: tokens by the provider's word, else by what was received.
 
     `output` has a `certainty`: exact by the provider's word, at least what was received. `input` and `cached` are only
-    ever the provider's word. `longest_gap` is in seconds, between chunks after the first.
+    ever the provider's word. Times are in seconds: `connect` to set up a connection (None: there was one, or nobody
+    knows), `headers` from the start to the response's headers, `queue` in the engine's queue by its own word,
+    `longest_gap` between chunks after the first.
     """
 
     input: int | None = None
@@ -171,6 +173,9 @@ class Usage:
     certainty: Certainty = Certainty.UNKNOWN
     chunks: int = 0
     longest_gap: float = 0.0
+    connect: float | None = None
+    headers: float | None = None
+    queue: float | None = None
     response_id: str = ""
     response_model: str = ""
     finish: str = ""
@@ -180,7 +185,7 @@ class Usage:
 class Receipt:
     """What is known of the end of an attempt that did not win.
 
-    `phase`: the last phase reached (``connect``, ``headers``, ``queue``, ``decode``, ``end``, ``thread``).
+    `phase`: the last phase reached (``connect``, ``headers``, ``decode``, ``thread``), where that was seen.
     `cancel_sent` and `released` are instants; tokens are counts with their certainty.
     """
 

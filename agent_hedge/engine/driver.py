@@ -242,7 +242,7 @@ class Driver(Generic[T]):
         known = self._releases.pop(active.number, NO_RECEIPT) if self._releases else NO_RECEIPT
         if active.phase or active.usage is not None or active.tokens is not None:
             return Receipt(
-                phase=active.phase,
+                phase="decode" if active.spoken and active.phase == "headers" else active.phase,
                 cancel_sent=known.cancel_sent,
                 released=known.released,
                 tokens=active.tokens,

@@ -26,7 +26,7 @@ from agent_hedge.stores.memory import MemorySteps
 from agent_hedge.testing.engine import FakeEngine, Hardware
 
 from .kit import IdlePortal
-from .spans import Backend, said
+from .spans import Backend, events, said
 
 CANARY = "canary-4d1f"
 HARDWARE = Hardware(speedup=20.0)
@@ -161,6 +161,51 @@ def test_a_chat_models_span_says_where_it_went(engines: tuple[FakeEngine, FakeEn
     )
     assert said(attempt, "usage.certainty") == ("exact",)
     assert said(attempt, "gen_ai.usage.output_tokens")[0] > 0
+
+
+def test_a_chat_models_span_says_when_its_request_was_where(
+    engines: tuple[FakeEngine, FakeEngine], backend: Backend
+) -> None:
+    async def main() -> None:
+        async with Hedger(policy=Fixed(9.0)) as hedger:
+            model = hedged(hedger, engines)
+            await model.ainvoke("hello")
+            assert [chunk async for chunk in model.astream("hello " * 50)]
+
+    asyncio.run(main())
+    first, second = backend.named("chat")
+    connect, *rest = said(first, *PHASES)
+    assert 0 < connect < rest[0] <= rest[1] < connect + sum(rest[1:3]), "connected, then headers, then a token"
+    assert said(second, "time.connect") == (None,), "the connection was there"
+    assert all(seconds is not None for seconds in said(second, *PHASES[1:]))
+    assert said(first, "receipt.phase") == ("decode",)
+
+
+PHASES = ("time.connect", "time.headers", "time.first_token", "time.decode")
+
+
+def test_r18_a_release_is_measured_where_the_engine_is_asked(
+    engines: tuple[FakeEngine, FakeEngine], backend: Backend
+) -> None:
+    reader = InMemoryMetricReader()
+    otel = OpenTelemetry(Sketch, tracer_provider=backend.provider, meter_provider=MeterProvider([reader]))
+
+    async def main() -> None:
+        async with Hedger(policy=Fixed(0.0, attempts=2), budget=PLENTY, observers=[otel], telemetry=False) as hedger:
+            targets = [Target(f"replica-{n}", member(engine), cancel=engine) for n, engine in enumerate(engines)]
+            await hedger.chat_model(*targets).ainvoke("hello")
+
+    asyncio.run(main())
+    (loser,) = (span for span in backend.named("chat") if said(span, "outcome") == ("superseded",))
+    attempt_id, took = said(loser, "attempt.id", "time.cancel_to_release")
+    (record,) = (record for engine in engines for record in engine.records if record.id == attempt_id)
+    assert record.released is not None
+    assert events(loser) == ["cancel_sent", "released"]
+    assert 0 < took < 0.4
+    data: Any = reader.get_metrics_data()
+    metrics = {metric.name: metric.data for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    (point,) = metrics["agent_hedge.cancel.release.duration"].data_points
+    assert (point.count, point.sum) == (1, pytest.approx(took))
 
 
 def test_r18_the_canary_is_seen_nowhere(

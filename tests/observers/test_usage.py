@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
 
+import httpx
 import pytest
 from langchain_core.messages import AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGenerationChunk
 
-from agent_hedge.adapters.langchain.usage import Meter, metered, of_message
-from agent_hedge.core.step import Certainty
+from agent_hedge.adapters.langchain.phases import HOOKS
+from agent_hedge.adapters.langchain.usage import Meter, metered
+from agent_hedge.core.scope import ActiveAttempt, attempt_scope
+from agent_hedge.core.step import Attempt, Certainty, Role
+from agent_hedge.testing.fakes import place
 
 
 def chunk(text: str = "", usage: tuple[int, int, int] | None = None, **metadata: Any) -> ChatGenerationChunk:
@@ -77,6 +82,28 @@ def test_what_never_spoke_is_unknown() -> None:
 
 
 def test_a_message_given_whole() -> None:
-    usage = of_message(chunk("answer", usage=(10, 0, 5), model_name="m").message)
+    usage = Meter()
+    usage.whole(chunk("answer", usage=(10, 0, 5), model_name="m").message)
     assert (usage.input, usage.output, usage.certainty, usage.response_model) == (10, 5, Certainty.EXACT, "m")
     assert drained(OPENAI).cached == 40
+
+
+@pytest.mark.parametrize(
+    ("said", "queue"), [({"x-queue-time": "250"}, 0.25), ({"x-queue-time": "soon"}, None), ({}, None)]
+)
+def test_the_time_in_the_queue_is_the_engines_own_word(said: dict[str, str], queue: float | None) -> None:
+    attempt = ActiveAttempt(Attempt(0, Role.PRIMARY, place("a"), 0.0, math.inf), cast("Any", None))
+    meter = attempt.usage = Meter()
+
+    async def main() -> None:
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=said))
+        async with httpx.AsyncClient(transport=transport, event_hooks=HOOKS) as client:
+            await client.get("http://engine")
+            assert (meter.headers, attempt.phase) == (None, ""), "outside of an attempt nobody is asked"
+            attempt_scope.set(attempt)
+            await client.get("http://engine")
+
+    asyncio.run(main())
+    assert attempt.phase == "headers"
+    assert meter.queue == queue
+    assert meter.headers is not None

@@ -15,7 +15,7 @@ from agent_hedge.adapters.langchain.meaning import is_meaningful
 from agent_hedge.adapters.langchain.members import Member
 from agent_hedge.adapters.langchain.server_tools import effect_of_call
 from agent_hedge.adapters.langchain.silence import silence
-from agent_hedge.adapters.langchain.usage import Meter, metered, of_message
+from agent_hedge.adapters.langchain.usage import Meter, metered
 from agent_hedge.core.race import Race
 from agent_hedge.core.scope import ActiveAttempt
 from agent_hedge.core.step import Effect, Failure, Outcome, StepKey
@@ -121,9 +121,11 @@ class Call:
         arguments = member.dispatched(self._primary, self._arguments, active.attempt, self._lane.headers)
         arguments.pop("stream", None)
         silence()
+        meter = Meter() if self._lane.funnel else None
+        active.usage = meter
         result = await member.copies.here()._agenerate(list(self._messages), stop=self._stop, **arguments)
-        if self._lane.funnel:
-            active.usage = of_message(result.generations[0].message)
+        if meter is not None:
+            meter.whole(result.generations[0].message)
         return result
 
     def _judged(self, call: Attempted, judge: Judge) -> Attempted:

@@ -16,6 +16,7 @@ from typing import Any, Self
 from langchain_core.language_models import BaseChatModel
 
 from agent_hedge.adapters.langchain.meaning import choice_is_meaningful, event_is_meaningful
+from agent_hedge.adapters.langchain.phases import HOOKS
 from agent_hedge.core.scope import current_attempt
 from agent_hedge.errors import ConfigurationError
 
@@ -116,7 +117,7 @@ def _own_client(model: BaseChatModel) -> Any:
         import openai
     except ImportError:
         return None
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"event_hooks": HOOKS}
     if getattr(model, "openai_api_base", None):
         settings["base_url"] = model.openai_api_base  # type: ignore[attr-defined]
     if (timeout := getattr(model, "request_timeout", None)) is not None:
@@ -129,7 +130,7 @@ def _own_anthropic_transport(model: BaseChatModel) -> None:
     if is_of(model, "langchain_anthropic"):
         import anthropic
 
-        client = model._async_client.copy(http_client=anthropic.DefaultAsyncHttpxClient())  # type: ignore[attr-defined]
+        client = model._async_client.copy(http_client=anthropic.DefaultAsyncHttpxClient(event_hooks=HOOKS))  # type: ignore[attr-defined]
         model.__dict__["_async_client"] = client
 
 

@@ -23,10 +23,11 @@ _OURS = ("run-", "lc_run-", "lc_")
 class Meter(Usage):
     """A `Usage` that is told every chunk of a stream."""
 
-    __slots__ = ("_at", "_said")
+    __slots__ = ("_at", "_said", "began")
 
     def __init__(self) -> None:
         super().__init__()
+        self.began = perf_counter()
         self._at = 0.0
         self._said = 0
 
@@ -54,6 +55,11 @@ class Meter(Usage):
         if response and not response.startswith(_OURS):
             self.response_id = response
 
+    def whole(self, message: BaseMessage) -> None:
+        """Hear a whole answer."""
+        self.take(message)
+        self.ended()
+
     def ended(self) -> None:
         """The stream has ended cleanly: what the provider said of it is the whole."""
         if self._said:
@@ -65,14 +71,6 @@ class Meter(Usage):
         self.input = (self.input or 0) + said.get("input_tokens", 0)
         if cached := (said.get("input_token_details") or {}).get("cache_read"):
             self.cached = (self.cached or 0) + cached
-
-
-def of_message(message: BaseMessage) -> Usage:
-    """Return the usage of a whole answer."""
-    meter = Meter()
-    meter.take(message)
-    meter.ended()
-    return meter
 
 
 async def metered(stream: AsyncIterator[ChatGenerationChunk], meter: Meter) -> AsyncIterator[ChatGenerationChunk]:

@@ -134,6 +134,12 @@ def of_end(event: AttemptEnded) -> Attributes:
 def of_usage(usage: Usage, *, counted: bool) -> Attributes:
     """Say what an attempt has used; `counted`: its tokens are not on somebody else's span of the same call."""
     said: Attributes = {names.CERTAINTY: str(usage.certainty)}
+    if usage.connect is not None:
+        said[names.CONNECT] = usage.connect
+    if usage.headers is not None:
+        said[names.HEADERS] = usage.headers
+    if usage.queue is not None:
+        said[names.QUEUE] = usage.queue
     if usage.longest_gap:
         said[names.LONGEST_GAP] = usage.longest_gap
     if usage.response_id:

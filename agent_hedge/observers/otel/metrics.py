@@ -56,6 +56,7 @@ GAUGES = {
     "agent_hedge.fleet.hedges": ("{hedge}", "Hedges of the last 60 minutes"),
     "agent_hedge.budget.left": ("{hedge}", "Hedges the fleet's bucket would grant now"),
     "agent_hedge.attempts.abandoned": ("{attempt}", "Attempts given up since the start"),
+    "agent_hedge.effects.in_doubt": ("{call}", "Guarded calls that ended in doubt since the start"),
     "agent_hedge.records.waiting": ("{row}", "Rows of the accounts that are not in the store yet"),
     "agent_hedge.records.dropped": ("{row}", "Rows of the accounts that did not fit into the queue"),
 }

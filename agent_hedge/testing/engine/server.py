@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
+from agent_hedge.core.step import Attempt
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.testing.engine.app import App, Received
 from agent_hedge.testing.engine.connection import Connection
@@ -175,6 +176,16 @@ class FakeEngine:
     async def wait_idle(self, timeout: float = PATIENCE) -> None:
         """Wait until nothing is queued or running."""
         await self.wait_for(lambda engine: engine.is_idle, timeout)
+
+    async def cancel(self, attempt: Attempt) -> bool:
+        """Wait until this engine has let go of an attempt: ``Target("a", model, cancel=engine)``."""
+
+        def has_let_go(engine: FakeEngine) -> bool:
+            newest_first = reversed(engine._app.records)
+            return any(record.id == attempt.id and record.released is not None for record in newest_first)
+
+        await self.wait_for(has_let_go)
+        return True
 
     def wait(self, holds: Callable[[FakeEngine], bool], timeout: float = PATIENCE) -> None:
         """Like `wait_for`, for threads other than the engine's."""
