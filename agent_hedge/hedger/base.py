@@ -36,6 +36,7 @@ from agent_hedge.gates import (
     StoreGate,
     dearest,
 )
+from agent_hedge.gates.mode import ENVIRONMENT
 from agent_hedge.hedger.observing import Observing
 from agent_hedge.hedger.settings import (
     check_store,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from agent_hedge.adapters.langgraph.adapter import GraphAdapter
     from agent_hedge.adapters.langgraph.guard import Guard
     from agent_hedge.stores.sql import Store
+    from agent_hedge.tools.ledger import Ledger
 
 
 class Base:
@@ -92,6 +94,7 @@ class Base:
         self._ledger_settings: dict[str, Any] = {"codec": serde, "keep_results": results}
         self._on_in_doubt: Literal["raise", "interrupt"] = on_in_doubt
         self._tool_guard: Guard | None = None
+        self._ledger: Ledger | None = None
         self._making = threading.RLock()
         self.policy = checked_policy("policy", policy) if policy is not None else Planned()
         self.nodes = {name: checked_policy(f"nodes[{name!r}]", one) for name, one in (nodes or {}).items()}
@@ -159,10 +162,11 @@ class Base:
         return None if known is None else cast("Mapping[str, float] | None", known.price)
 
     def _readings(self) -> Iterable[tuple[str, float, dict[str, str]]]:
-        """What gauges show: the mode, what is learnt, the purses, what was given up."""
+        """What gauges show: the mode, what is learnt, the purses, what was given up, what is in doubt."""
         now = running_clock()()
         mode, source = self.modes.in_force()
-        yield "agent_hedge.mode", 1.0, {"mode": str(mode), "by": source}
+        by = source if source in ("code", ENVIRONMENT) else "switch"  # with its reason it would be any number of series
+        yield "agent_hedge.mode", 1.0, {"mode": str(mode), "by": by}
         for key, target in list(self._keys):
             known, needed = self.book.learning(key, target, now)
             labels = {"node": key.node, "model": key.model, "target": target}
@@ -173,6 +177,8 @@ class Base:
         yield "agent_hedge.fleet.hedges", float(fleet.hedges), {}
         yield "agent_hedge.budget.left", float(budget.tokens), {}
         yield "agent_hedge.attempts.abandoned", float(self._loops.abandoned), {}
+        doubts = 0 if self._ledger is None else self._ledger.counts().get("in_doubt", 0)
+        yield "agent_hedge.effects.in_doubt", float(doubts), {}
 
     @property
     def registry(self) -> Registry:

@@ -80,7 +80,7 @@ class Tools(Base):
                 from agent_hedge.tools.guarded import Guarded
                 from agent_hedge.tools.ledger import Ledger
 
-                ledger = Ledger(self._shared.stores.claims, **self._ledger_settings)
+                self._ledger = ledger = Ledger(self._shared.stores.claims, **self._ledger_settings)
                 self._tool_guard = Guard(
                     Guarded(ledger, self._background),
                     entries=self.registry,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agent_hedge import Effect, Fixed, Hedger
-from agent_hedge.errors import ConfigurationError
+from agent_hedge.core.ports import Switch
+from agent_hedge.errors import ConfigurationError, EffectInDoubt
 from agent_hedge.stores.sql import migrate
 
 
@@ -134,6 +135,27 @@ def test_gauges_show_the_hedgers_state(store: str, monkeypatch: pytest.MonkeyPat
     assert points["agent_hedge.learning"]["attributes"]["node"] == "work"
     assert points["agent_hedge.records.dropped"]["value"] == 0
     assert points["agent_hedge.refusals"]["attributes"]["reason"] == "shadow"
+
+
+def test_a_gauge_counts_what_ended_in_doubt() -> None:
+    async def main() -> None:
+        async with Hedger() as hedger:
+
+            async def pay(order: str) -> str:
+                raise ConnectionError
+
+            for _ in range(2):  # it breaks; and then nobody knows
+                with pytest.raises((ConnectionError, EffectInDoubt)):
+                    await hedger.once(pay, key="order", scope="global")("17")
+            assert ("agent_hedge.effects.in_doubt", 2.0, {}) in list(hedger._observing.readings())
+
+    asyncio.run(main())
+
+
+def test_the_mode_has_few_labels_whatever_a_switch_says() -> None:
+    hedger = Hedger()
+    hedger.modes.set_switches([Switch(scope_kind="fleet", scope="*", mode="off", reason="ticket 4711")])
+    assert ("agent_hedge.mode", 1.0, {"mode": "off", "by": "switch"}) in list(hedger._observing.readings())
 
 
 def test_r19_without_the_api_there_is_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
