@@ -160,6 +160,9 @@ class Driver(Generic[T]):
 
     async def _attempt(self, active: ActiveAttempt) -> None:
         number = active.attempt.number
+        task = self._tasks[number]
+        if task is not None:  # (None: an eager task, which is not registered yet)
+            task.remove_done_callback(self._lost)
         if active.cancelled:  # before its first step: nothing was sent
             self._end(number)
             return
@@ -196,6 +199,15 @@ class Driver(Generic[T]):
         if active.cancelled:
             await self._released(active)
         self._done(number, outcome)
+
+    def _lost(self, task: TaskHandle) -> None:
+        """An attempt was cancelled before its first step, and not by us: nothing of it could say so."""
+        number = self._tasks.index(task)
+        active = cast("ActiveAttempt", self._active[number])
+        if active.cancelled:
+            self._end(number)
+        else:
+            self._done(number, Outcome(None, AttemptCancelled(), False, Failure.REQUEST))
 
     async def _released(self, active: ActiveAttempt) -> None:
         """Our side of a cancelled attempt has closed: where its target can tell, hear when the engine let go."""
@@ -359,7 +371,9 @@ class Driver(Generic[T]):
         active = ActiveAttempt(attempt, self)
         self._active.append(active)
         self._tasks.append(None)
-        self._tasks[number] = self._spawner.spawn(self._attempt(active), name=self.race.key.node)
+        task = self._tasks[number] = self._spawner.spawn(self._attempt(active), name=self.race.key.node)
+        if not active.started:
+            task.add_done_callback(self._lost)
 
     def _cancel(self, command: Cancel) -> None:
         number = command.number

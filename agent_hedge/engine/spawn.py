@@ -63,13 +63,14 @@ class AsyncioSpawner:
 class TrioTask:
     """A coroutine in a nursery task with a cancel scope of its own."""
 
-    __slots__ = ("_finished", "_scope")
+    __slots__ = ("_callbacks", "_finished", "_scope")
 
     def __init__(self) -> None:
         import trio
 
         self._scope = trio.CancelScope()
         self._finished = trio.Event()
+        self._callbacks: list[Callable[[Any], object]] = []
 
     async def run(self, work: Work) -> None:
         try:
@@ -77,6 +78,14 @@ class TrioTask:
                 await work
         finally:
             self._finished.set()
+            for callback in self._callbacks:
+                callback(self)
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
+        self._callbacks.append(callback)
+
+    def remove_done_callback(self, callback: Callable[[Any], object], /) -> None:
+        self._callbacks.remove(callback)
 
     def cancel(self) -> None:
         self._scope.cancel()

@@ -319,6 +319,28 @@ def test_r07_what_cancels_all_tasks_of_a_loop_gets_no_new_attempt(eager: bool) -
     run_clean(main, eager=eager)
 
 
+@pytest.mark.parametrize("with_caller", [False, True])
+def test_r07_an_attempt_cancelled_by_others_before_its_first_step_does_not_strand_the_caller(with_caller: bool) -> None:
+    async def main() -> None:
+        started: list[int] = []
+
+        async def work() -> None:
+            started.append(number())
+
+        caller = asyncio.create_task(wrapped(work)())
+        await asyncio.sleep(0)
+        (attempt,) = asyncio.all_tasks() - {caller, asyncio.current_task()}
+        attempt.cancel()
+        if with_caller:
+            caller.cancel()
+        with pytest.raises(asyncio.CancelledError if with_caller else AttemptCancelled):
+            await caller
+        assert attempt.cancelled()
+        assert started == []
+
+    run_clean(main)
+
+
 def test_r07_trio_a_cancelled_nursery_gets_no_new_attempt_and_no_group_leaks() -> None:
     import trio
 
