@@ -11,13 +11,16 @@ from typing import Any
 
 from langchain_core.tracers._streaming import _StreamingCallbackHandler as StreamingHandler
 from langgraph._internal._constants import CONFIG_KEY_CALL as CALL
+from langgraph._internal._constants import CONFIG_KEY_CHECKPOINT_MAP as CHECKPOINT_MAP
 from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER as CHECKPOINTER
 from langgraph._internal._constants import CONFIG_KEY_DURABILITY as DURABILITY
+from langgraph._internal._constants import CONFIG_KEY_READ as READ
 from langgraph._internal._constants import CONFIG_KEY_RESUMING as RESUMING
 from langgraph._internal._constants import CONFIG_KEY_RUNTIME as RUNTIME
 from langgraph._internal._constants import CONFIG_KEY_SCRATCHPAD as SCRATCHPAD
 from langgraph._internal._constants import CONFIG_KEY_SEND as SEND
 from langgraph._internal._constants import CONFIG_KEY_STREAM as STREAM
+from langgraph._internal._constants import CONFIG_KEY_TASK_ID as TASK_ID
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.func import _TaskFunction as TaskFunction
 from langgraph.graph import StateGraph
@@ -32,10 +35,12 @@ __all__ = [
     "AGENT_MODULE",
     "CALL",  # the configurable key of the function that schedules a `@task`
     "CHECKPOINTER",  # ... of the checkpointer that subgraphs inherit
+    "CHECKPOINT_MAP",  # ... of the checkpoints that this graph and those around it came from, by namespace
     "CONFIGURABLE_MODEL",
     "DURABILITY",  # ... of the durability mode
     "IdleProgressHandler",  # there while a node has an idle time-out that anything it does refreshes
     "MIDDLEWARE_MODULE",
+    "READ",  # ... of what reads the state of the graph
     "RESUMING",  # ... of whether the superstep resumes
     "RUNTIME",  # ... of the `Runtime`: stream writer, store, control
     "RunnableCallable",  # what `add_node` turns a function into: the user's function is behind `func` and `afunc`
@@ -45,9 +50,12 @@ __all__ = [
     "STREAM",  # ... of the stream that subgraphs write to
     "StreamToolCallHandler",  # emits tool events, and sets a context variable for the tool while it runs
     "StreamingHandler",  # handlers of this kind make `ainvoke` stream, and may tap a node's output
+    "TASK_ID",  # ... of the id of the running task
     "TaskFunction",  # what `@task` returns: the only sign that a function runs as a task
     "all_edges",
+    "channels_of",
     "default_error_handler",
+    "loop_of",
     "middleware_class",
     "runs_async",  # whether LangGraph accepts a `timeout=` for this runnable
     "tool_call_wrappers",
@@ -67,6 +75,25 @@ MIDDLEWARE_MODULE = "langchain.agents.middleware.types"
 
 CONFIGURABLE_MODEL = "_ConfigurableModel"
 """What `init_chat_model` returns when the model is chosen at run time."""
+
+
+_WRAPPINGS = 4
+"""Layers between what schedules a task and its loop: LangGraph's retry adds one, a raced node another."""
+
+
+def loop_of(call: Any) -> object | None:
+    """Return the loop that runs the current graph: the one that `@task` calls (`CALL`) are scheduled on."""
+    for _ in range(_WRAPPINGS):
+        schedule = getattr(call, "keywords", {}).get("schedule_task")
+        if schedule is not None:
+            return getattr(schedule, "__self__", None)
+        call = getattr(call, "__wrapped__", None) or getattr(call, "func", None)
+    return None
+
+
+def channels_of(read: Any) -> list[str]:
+    """Return the channels that `READ` can be asked for: its second bound argument, as `ToolNode` takes it."""
+    return list(read.args[1])
 
 
 def all_edges(builder: StateGraph[Any, Any, Any, Any]) -> Iterable[tuple[str, str]]:

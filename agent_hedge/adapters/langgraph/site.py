@@ -17,16 +17,18 @@ from weakref import WeakKeyDictionary
 
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph._internal._constants import (
-    CONFIG_KEY_CALL,
-    CONFIG_KEY_CHECKPOINT_MAP,
-    CONFIG_KEY_CHECKPOINTER,
-    CONFIG_KEY_DURABILITY,
-    CONFIG_KEY_READ,
-    CONFIG_KEY_RUNTIME,
-    CONFIG_KEY_TASK_ID,
-)
 
+from agent_hedge.adapters.langgraph.private import (
+    CALL,
+    CHECKPOINT_MAP,
+    CHECKPOINTER,
+    DURABILITY,
+    READ,
+    RUNTIME,
+    TASK_ID,
+    channels_of,
+    loop_of,
+)
 from agent_hedge.core.ports import Claim
 from agent_hedge.core.scope import current_run
 from agent_hedge.tools.site import Frame, Site
@@ -60,7 +62,7 @@ def here(call_id: str = "") -> Site:
         call_id=call_id,
         frames=tuple(_frames(config)),
         durability=_durability(conf),
-        persistent=conf.get(CONFIG_KEY_CHECKPOINTER) is not None,
+        persistent=conf.get(CHECKPOINTER) is not None,
         history=history,
         siblings=siblings,
         remaining=run.remaining if run else math.inf,
@@ -77,7 +79,7 @@ def in_a_node() -> bool:
 def root_checkpoint() -> str:
     """Return the id of the checkpoint that the root graph's step came from, or an empty string."""
     conf = (var_child_runnable_config.get() or {}).get("configurable") or {}
-    return str((conf.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get("", ""))
+    return str((conf.get(CHECKPOINT_MAP) or {}).get("", ""))
 
 
 def kept(missing: Sequence[Claim]) -> list[str]:
@@ -114,7 +116,7 @@ def _lineage(missing: Sequence[Claim]) -> tuple[Any, Any, set[str]]:
     conf = (var_child_runnable_config.get() or {}).get("configurable") or {}
     wanted = {_origin(claim) for claim in missing} - {""}
     root = {"thread_id": conf.get("thread_id"), "checkpoint_ns": "", "checkpoint_id": root_checkpoint()}
-    saver = conf.get(CONFIG_KEY_CHECKPOINTER)
+    saver = conf.get(CHECKPOINTER)
     return saver, {"configurable": root}, wanted if saver is not None and root_checkpoint() else set()
 
 
@@ -138,10 +140,10 @@ def _frames(config: Mapping[str, Any]) -> list[Frame]:
     frames: list[Frame] = []
     for _ in range(_DEPTH):
         conf, metadata = config.get("configurable") or {}, config.get("metadata") or {}
-        if "langgraph_node" not in metadata or CONFIG_KEY_TASK_ID not in conf:
+        if "langgraph_node" not in metadata or TASK_ID not in conf:
             break
-        loop = _loop(conf)
-        runtime = conf.get(CONFIG_KEY_RUNTIME)
+        loop = loop_of(conf.get(CALL))
+        runtime = conf.get(RUNTIME)
         info = getattr(runtime, "execution_info", None)
         frames.append(
             Frame(
@@ -149,23 +151,12 @@ def _frames(config: Mapping[str, Any]) -> list[Frame]:
                 node=str(metadata["langgraph_node"]),
                 step=int(metadata.get("langgraph_step", 0)),
                 path=str(metadata.get("langgraph_path", "")),
-                task=str(conf[CONFIG_KEY_TASK_ID]),
+                task=str(conf[TASK_ID]),
                 attempt=int(getattr(info, "node_attempt", 1)),
             )
         )
         config = getattr(loop, "config", None) or {}
     return frames[::-1]
-
-
-def _loop(conf: Mapping[str, Any]) -> object | None:
-    """Return the loop that runs the current graph: the one that `@task` calls are scheduled on."""
-    call = conf.get(CONFIG_KEY_CALL)
-    for _ in range(4):
-        schedule = getattr(call, "keywords", {}).get("schedule_task")
-        if schedule is not None:
-            return getattr(schedule, "__self__", None)
-        call = getattr(call, "__wrapped__", None) or getattr(call, "func", None)
-    return None
 
 
 def _token(owner: object | None) -> str:
@@ -179,7 +170,7 @@ def _token(owner: object | None) -> str:
 
 
 def _durability(conf: Mapping[str, Any]) -> str:
-    return str(conf.get(CONFIG_KEY_DURABILITY) or ("async" if CONFIG_KEY_TASK_ID in conf else ""))
+    return str(conf.get(DURABILITY) or ("async" if TASK_ID in conf else ""))
 
 
 def _history(conf: Mapping[str, Any], call_id: str) -> tuple[dict[str, int], frozenset[str]]:
@@ -199,10 +190,9 @@ def _history(conf: Mapping[str, Any], call_id: str) -> tuple[dict[str, int], fro
 
 
 def _messages(conf: Mapping[str, Any]) -> Iterable[object]:
-    read: Any = conf.get(CONFIG_KEY_READ)
+    read: Any = conf.get(READ)
     try:
-        channels = list(read.args[1])  # the way ToolNode itself reads the state of a `Send`
-        state = read(channels)
+        state = read(channels_of(read))
     except Exception:
         return
     for value in state.values() if isinstance(state, Mapping) else ():
@@ -212,7 +202,7 @@ def _messages(conf: Mapping[str, Any]) -> Iterable[object]:
 
 def _born(conf: Mapping[str, Any]) -> float:
     """Return the epoch of the checkpoint that the root graph's step came from (its id is a UUID of version 6)."""
-    checkpoints = conf.get(CONFIG_KEY_CHECKPOINT_MAP) or {}
+    checkpoints = conf.get(CHECKPOINT_MAP) or {}
     try:
         value = UUID(str(checkpoints[""])).int
     except (KeyError, ValueError, TypeError):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, before_model, wrap_model_call
@@ -138,6 +141,68 @@ def test_a_nodes_configuration_still_holds_what_a_race_replaces() -> None:
     assert scratchpad.get_null_resume(False) is None, advice
 
 
+def test_the_loop_around_a_node_can_still_be_found() -> None:
+    """Two graphs, one in the other: each node's loop runs its own graph, and knows where that graph runs."""
+    seen: dict[str, Any] = {}
+
+    def look(state: Any, config: RunnableConfig) -> None:
+        loop: Any = private.loop_of(config["configurable"][private.CALL])
+        seen[config["metadata"]["langgraph_node"]] = (loop, config["configurable"][private.TASK_ID])
+
+    inner = StateGraph(samples.State)
+    inner.add_node("deep", look)
+    inner.add_edge(START, "deep")
+    graph = inner.compile()
+
+    def call(state: Any, config: RunnableConfig) -> None:
+        look(state, config)
+        graph.invoke({})
+
+    builder = StateGraph(samples.State)
+    builder.add_node("call", call)
+    builder.add_edge(START, "call")
+    builder.compile().invoke({})
+    advice = "look at pregel/_retry.py and _runner.py: what schedules a @task must lead to its loop; see site._frames"
+    (above, task), (loop, inner_task) = seen["call"], seen["deep"]
+    assert type(loop).__name__ == type(above).__name__ == "SyncPregelLoop", advice
+    assert loop is not above, advice
+    around = loop.config["configurable"]
+    assert around[private.TASK_ID] == task != inner_task, advice
+    assert private.loop_of(around[private.CALL]) is above, advice
+
+
+def test_the_state_can_still_be_read_as_a_tool_node_reads_it() -> None:
+    seen: list[Any] = []
+
+    def look(state: Any, config: RunnableConfig) -> None:
+        read = config["configurable"][private.READ]
+        seen.append(read(private.channels_of(read)))
+
+    builder = StateGraph(samples.State)
+    builder.add_node("look", look)
+    builder.add_edge(START, "look")
+    builder.compile().invoke({"messages": ["hi"]})
+    advice = "look at how ToolNode reads the state for a Send: the ledger could no longer see the history (R11)"
+    assert seen[0]["messages"] == ["hi"], advice
+
+
+def test_the_checkpoints_around_a_node_are_still_named() -> None:
+    saver, seen = InMemorySaver(), []
+
+    def look(state: Any, config: RunnableConfig) -> None:
+        seen.append(config["configurable"][private.CHECKPOINT_MAP][""])
+
+    builder = StateGraph(samples.State)
+    builder.add_node("look", look)
+    builder.add_edge(START, "look")
+    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    builder.compile(checkpointer=saver).invoke({}, config, durability="sync")
+    advice = "look at prepare_single_task: site.root_checkpoint and site._born read the root graph's checkpoint there"
+    ids = [str(each.checkpoint["id"]) for each in saver.list(config)]
+    assert seen[0] in ids, advice
+    assert UUID(seen[0]).version == 6, "site._born reads the time out of the checkpoint's id"
+
+
 def test_a_resumed_superstep_is_still_marked() -> None:
     seen: list[Any] = []
 
@@ -186,3 +251,13 @@ def test_an_idle_timeout_still_comes_with_a_handler() -> None:
     advice = "look at langgraph's _TimedAttemptScope: held-back output would let idle time-outs pass; see attempt.py"
     assert issubclass(private.IdleProgressHandler, BaseCallbackHandler), advice
     assert private.IdleProgressHandler.__module__ == "langgraph.pregel._retry", advice
+
+
+PRIVATE = re.compile(r"(?:from|import) +(?:langchain|langgraph)\w*(?:\.\w+)*?(?:\._\w+|[\w.]* import .*\b_\w)")
+"""An import of a private module, or of a private name, of either framework."""
+
+
+def test_private_names_stand_in_one_file() -> None:
+    folder = Path(private.__file__).parent
+    users = [file.name for file in sorted(folder.glob("*.py")) if PRIVATE.search(file.read_text(encoding="utf-8"))]
+    assert users == ["private.py"], "import it there, with a canary here that says what to do when it breaks"
