@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from importlib.metadata import entry_points
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile(  # no wall clock judges a test: on a busy machine it says nothing
+    "agent_hedge", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("agent_hedge")
 
 pytest_plugins = ["pytester"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,6 +51,9 @@ class Task:
 
     def done(self) -> bool:
         return self.ended
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
+    def remove_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
 
 
 def with_reaper(test: Any, **settings: Any) -> None:

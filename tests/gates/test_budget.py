@@ -272,7 +272,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(moves=moves, share=st.sampled_from([0.05, 0.07, 0.1, 1 / 3]), floor=st.integers(0, 3), burst=st.integers(1, 5))
 def test_r13_both_inequalities_hold_at_every_grant(
     moves: list[tuple[str, float]], share: float, floor: int, burst: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_hedge.gates.slices import Slices
@@ -13,7 +13,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(steps=steps, keep=st.integers(1, 8), width=st.sampled_from([0.5, 1.0, 60.0]))
 def test_totals_are_those_of_a_list(steps: list[tuple[float, int, bool]], keep: int, width: float) -> None:
     slices, counted, now, newest = Slices(2, width=width, keep=keep), list[tuple[int, int]](), 100_000.0, 0
@@ -33,7 +32,6 @@ def test_totals_are_those_of_a_list(steps: list[tuple[float, int, bool]], keep: 
         assert len(slices._rows) <= keep
 
 
-@settings(deadline=None)
 @given(ago=st.integers(0, 6), part=st.sampled_from([0.0, 0.5]), keep=st.integers(1, 5), recent=st.integers(1, 6))
 def test_a_slice_ends_where_the_next_begins(ago: int, part: float, keep: int, recent: int) -> None:
     one, other = Slices(1, width=1.0, keep=keep), Slices(1, width=1.0, keep=keep)
@@ -43,7 +41,6 @@ def test_a_slice_ends_where_the_next_begins(ago: int, part: float, keep: int, re
     assert other.newest(0, 50.0 + ago + part, recent) == (ago < min(keep, recent))
 
 
-@settings(deadline=None)
 @given(ago=st.integers(0, 12))
 def test_taking_back_is_silent_once_the_slice_has_left(ago: int) -> None:
     slices = Slices(1, width=1.0, keep=5)

@@ -7,7 +7,7 @@ import pickle
 from copy import deepcopy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_hedge.core.events import Reason
@@ -164,7 +164,6 @@ def test_topology(candidates: tuple[object, ...], q: float) -> None:
     assert topology_q(candidates) == q  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(
     budget=st.floats(0, 1),
     count=st.integers(0, 10**7),

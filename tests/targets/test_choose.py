@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_hedge.core.events import Reason
@@ -225,7 +225,6 @@ def test_a_recovery_does_not_join_an_attempt_in_flight() -> None:
 domains = st.lists(st.sampled_from("xyz"), min_size=1, max_size=4).map(tuple)
 
 
-@settings(deadline=None)
 @given(paths=st.lists(domains, min_size=1, max_size=6, unique=True), launches=st.integers(1, 3), data=st.data())
 def test_r04_a_hedge_is_always_independent_and_well(
     paths: list[tuple[str, ...]], launches: int, data: st.DataObject
@@ -248,7 +247,6 @@ def test_r04_a_hedge_is_always_independent_and_well(
         assert choice.reason in (Reason.NO_TARGET, Reason.UNHEALTHY)
 
 
-@settings(deadline=None)
 @given(one=domains, other=domains)
 def test_common_levels(one: tuple[str, ...], other: tuple[str, ...]) -> None:
     shared = common(one, other)
