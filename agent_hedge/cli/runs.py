@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
+from agent_hedge.cli.report import printable
+from agent_hedge.cli.steps import Row, explained, line
 from agent_hedge.core.ports import RunRow, Stores
 from agent_hedge.errors import ConfigurationError
 
 app = typer.Typer(name="runs", help="Runs: deadlines and budgets.", no_args_is_help=True, add_completion=False)
 
 COLUMNS = ["key", "generation", "state", "left_s", "steps", "hedges", "extra_attempts", "recoveries", "touched_s"]
-STEP_COLUMNS = ["step", "node", "left_s", "due_after_s", "what", "ttft_s", "winner", "error"]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The run's key.")]
 
 
@@ -61,47 +62,26 @@ def explain(key: KeyArgument, store: StoreOption = "", schema: SchemaOption = No
     """
     with plain_errors():
 
-        async def work(stores: Stores) -> tuple[RunRow | None, Sequence[Mapping[str, Any]]]:
-            return await stores.runs.load(key), await stores.steps.steps_of(key)
+        async def work(stores: Stores) -> tuple[RunRow | None, Sequence[Row], Sequence[Row]]:
+            return await stores.runs.load(key), await stores.steps.steps_of(key), await stores.steps.attempts_of(key)
 
-        run, steps = with_stores(store, schema, work)
+        run, steps, attempts = with_stores(store, schema, work)
         newest = max([step.get("generation") or 0 for step in steps], default=0 if run is None else run.generation)
-        rows = [_step(number, step) for number, step in enumerate(_of(steps, newest), start=1)]
-        if run is None and not rows:
+        found = explained([step for step in steps if (step.get("generation") or 0) == newest], attempts)
+        if run is None and not found:
             raise ConfigurationError(f"there is no run {key!r:.80}")
-        show(rows, STEP_COLUMNS, json=json, empty="no step of it was recorded")
+        if json:
+            show(found, [], json=True)
+            return
+        typer.echo(printable(f"run {key}, generation {newest}: {_used(run, found)}"))
+        for step in found:
+            typer.echo(printable(line(step)))
 
 
-def _of(steps: Sequence[Mapping[str, Any]], generation: int) -> list[Mapping[str, Any]]:
-    mine = [step for step in steps if (step.get("generation") or 0) == generation]
-    return sorted(mine, key=lambda step: step.get("started_at") or 0.0)
-
-
-def _step(number: int, step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one step as people read it. `left_s`: what the run had left when the step began."""
-    return {
-        "step": number,
-        "node": step.get("node") or step.get("key"),
-        "left_s": step.get("deadline_s"),
-        "due_after_s": step.get("trigger_s"),
-        "what": _said(step),
-        "ttft_s": step.get("ttft_s"),
-        "winner": step.get("winner"),
-        "error": step.get("error"),
-    }
-
-
-def _said(step: Mapping[str, Any]) -> str:
-    decision, reason = step.get("decision"), step.get("reason")
-    why = f" ({reason}{': ' + step['detail'] if step.get('detail') else ''})" if reason else ""
-    if decision == "hedged":
-        hedges = step.get("hedges") or 1
-        return f"hedged{'' if hedges == 1 else f' {hedges} times'}; a further one was refused{why}" if why else "hedged"
-    if decision == "refused":
-        return f"a hedge was due and refused{why}"
-    if decision == "not_due":
-        return "it answered before a hedge was due"
-    return f"no hedge was planned{why}" if decision else "not settled"
+def _used(run: RunRow | None, steps: Sequence[Row]) -> str:
+    hedges = sum(step["hedges"] for step in steps)
+    purse = "" if run is None or run.extra_attempts is None else f" (its purse holds {run.extra_attempts})"
+    return f"{len(steps)} steps recorded, {hedges} hedges{purse}" if steps else "no step of it was recorded"
 
 
 def _row(run: RunRow, now: float) -> dict[str, Any]:
@@ -118,6 +98,10 @@ def _row(run: RunRow, now: float) -> dict[str, Any]:
         "hedges": run.hedges_used,
         "granted": run.hedges_granted,
         "extra_attempts": run.extra_attempts,
+        "tokens": run.tokens_used,
+        "token_cap": run.tokens,
+        "cost": run.cost_used,
+        "cost_cap": run.cost,
         "recoveries": run.recoveries_used,
         "stays_at": run.sticky_target,
         "touched_s": now - run.updated_at,

@@ -70,6 +70,19 @@ class StepReopened(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlanned(Event):
+    """The first hedge of the step was planned by what its run has left, whether or not one will be due.
+
+    `d0`: the delay without a plan, in seconds (None: it hedges nothing). `slack`: seconds to the deadline when the step
+    began. `price`: seconds of expected lateness that a hedge must save.
+    """
+
+    d0: float | None
+    slack: float
+    price: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerArmed(Event):
     """A hedge is due at `due_at` unless a first meaningful token comes before."""
 
@@ -114,6 +127,35 @@ class Committed(Event):
 
     attempt: Attempt
     by_claim: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fenced(Event):
+    """Something in an attempt wanted to win before a side effect (R10). `passed`: it had won, or has won by this.
+
+    Heard in the thread of the tool. `tool` is empty where the code did not say which.
+    """
+
+    attempt: Attempt
+    passed: bool
+    tool: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(Event):
+    """The ledger has answered a call (R11). Belongs to no step; heard in the thread of the tool.
+
+    `answer`: ``run`` (it is dispatched now), ``replayed``, ``in_doubt``, ``barred``, ``running`` (elsewhere, past the
+    deadline) or ``store_lost``; and ``in_doubt`` once more where the dispatched call has raised. `attempt` is the one
+    that the call was made in, `run` the run's number in `RunStarted`, where there is one.
+    """
+
+    tool: str
+    answer: str
+    attempt: Attempt | None = None
+    run: int | None = None
+    step_id: str = ""
+    key: StepKey = NO_STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

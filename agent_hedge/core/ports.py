@@ -122,8 +122,19 @@ class Refused:
     detail: str = ""
 
 
+class Grounds(NamedTuple):
+    """What the plan of a step's first hedge rests on, for people (see the event `StepPlanned`)."""
+
+    d0: float | None
+    slack: float
+    price: float
+
+
 class HedgePolicy(Protocol):
-    """When is the next attempt due? A frozen value."""
+    """When is the next attempt due? A frozen value.
+
+    A policy that plans may have a method `grounds(view) -> Grounds | None`; it is asked where somebody listens.
+    """
 
     def next_launch_at(self, view: RaceView) -> float | Refused | None:
         """Return an instant, a refusal with its reason, or None: nothing more is due on the timer."""
@@ -233,8 +244,18 @@ class Planned(NamedTuple):
     estimated: bool
 
 
+class PriceView(Protocol):
+    """What a hedge must save, in seconds of expected lateness."""
+
+    @property
+    def value(self) -> float: ...
+
+
 class PlanView(Protocol):
     """The planned delay of a step from the steps and the slack that its run has left."""
+
+    @property
+    def price(self) -> PriceView: ...
 
     def delay(self, view: RaceView) -> Planned | None:
         """Return the delay for the step in `view`, or None where no plan can be made (yet)."""

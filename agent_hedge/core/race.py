@@ -38,6 +38,7 @@ from agent_hedge.core.events import (
     Reason,
     StepClosed,
     StepEnded,
+    StepPlanned,
     StepReopened,
     StepStarted,
     TriggerArmed,
@@ -545,6 +546,8 @@ class Race:
             return
         try:
             due = self.policy.next_launch_at(self)
+            if self._observed and len(self._legs) == 1:
+                self._report_grounds()
         except Exception:  # somebody's own: it may cost the hedge, never the step
             _complain(self.policy)
             return
@@ -704,6 +707,11 @@ class Race:
             self._report(
                 StepStarted, deadline=self.deadline, run_key=run.key, generation=run.generation, tenant=run.tenant
             )
+
+    def _report_grounds(self) -> None:
+        grounds = getattr(self.policy, "grounds", None)
+        if grounds is not None and (known := grounds(self)) is not None:
+            self._report(StepPlanned, d0=known.d0, slack=known.slack, price=known.price)
 
     def _report(self, kind: type[Event], **facts: Any) -> None:
         self._commands.append(Report(kind(step_id=self.step_id, key=self.key, at=self.now, **facts)))

@@ -25,6 +25,7 @@ from agent_hedge.core.events import (
     FirstToken,
     StepClosed,
     StepEnded,
+    StepPlanned,
     StepReopened,
     StepStarted,
     TriggerArmed,
@@ -46,8 +47,8 @@ class _Step:
     """What is known of an open step. `offset` turns the run loop's instants into epoch seconds."""
 
     __slots__ = (
-        "answer", "armed_at", "attempts", "broken_at", "hedges", "held", "input", "offset", "races", "refused",
-        "started_at",
+        "answer", "armed_at", "attempts", "broken_at", "hedges", "held", "input", "offset", "plan", "races",
+        "refused", "started_at",
     )  # fmt: skip
 
     def __init__(self, started_at: float, offset: float) -> None:
@@ -57,6 +58,7 @@ class _Step:
         self.held: list[tuple[Table, Row]] = []
         """Rows of the step and its primary, until they are worth writing (``hedged``)."""
         self.armed_at: float | None = None
+        self.plan: StepPlanned | None = None
         self.refused: AttemptRefused | None = None
         self.hedges = 0
         self.input: int | None = None
@@ -102,6 +104,7 @@ class Accounting:
         self._kinds: dict[type[Event], Callable[[Any], None]] = {
             StepStarted: self._step_started,
             StepReopened: self._step_reopened,
+            StepPlanned: self._step_planned,
             TriggerArmed: self._trigger_armed,
             AttemptRefused: self._attempt_refused,
             AttemptStarted: self._attempt_started,
@@ -157,6 +160,11 @@ class Accounting:
         if (step := self._steps.get(event.step_id)) is not None:
             step.broken_at = None
             step.races += 1
+
+    def _step_planned(self, event: StepPlanned) -> None:
+        step = self._steps.get(event.step_id)
+        if step is not None:
+            step.plan = event
 
     def _trigger_armed(self, event: TriggerArmed) -> None:
         step = self._steps.get(event.step_id)
@@ -217,6 +225,8 @@ class Accounting:
         row = {"step_id": step_id, "launched": len(step.attempts), "hedges": step.hedges, **step.answer}
         if step.armed_at is not None:
             row["trigger_s"] = step.armed_at - step.started_at
+        if step.plan is not None:
+            row["d0"], row["slack_s"], row["price"] = step.plan.d0, step.plan.slack, step.plan.price
         if step.refused is not None:
             row["reason"], row["detail"] = str(step.refused.reason), step.refused.detail
         row["decision"] = self._decision(step)

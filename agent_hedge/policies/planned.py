@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from agent_hedge.core.ports import HedgePolicy, RaceView, Refused
+from agent_hedge.core.ports import Grounds, HedgePolicy, RaceView, Refused
+from agent_hedge.core.ports import Planned as Plan
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.policies.quantile import Quantile
 
@@ -32,10 +33,7 @@ class Planned:
 
     def next_launch_at(self, view: RaceView) -> float | Refused | None:
         """Return when the step's first hedge is due by plan, else what `base` says."""
-        plans = view.plans
-        if plans is None or view.launched != 1 or view.run is None or view.deadline == inf:
-            return self.base.next_launch_at(view)
-        plan = plans.delay(view)
+        plan = _plan(view)
         if plan is None:
             return self.base.next_launch_at(view)
         due = view.last_launch_at + plan.delay
@@ -44,3 +42,18 @@ class Planned:
             if isinstance(static, float):
                 due = min(due, static)
         return due if due < inf else None
+
+    def grounds(self, view: RaceView) -> Grounds | None:
+        """Return what the plan for the step rests on; None where there is none."""
+        plans = view.plans
+        if plans is None or _plan(view) is None:
+            return None
+        static = self.base.next_launch_at(view)
+        d0 = static - view.last_launch_at if isinstance(static, float) else None
+        return Grounds(d0, view.deadline - view.started_at, plans.price.value)
+
+
+def _plan(view: RaceView) -> Plan | None:
+    if view.plans is None or view.launched != 1 or view.run is None or view.deadline == inf:
+        return None
+    return view.plans.delay(view)

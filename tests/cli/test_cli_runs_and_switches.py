@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from agent_hedge import Fixed, FleetBudget, Hedger
 from agent_hedge.cli.__main__ import app
+from agent_hedge.core.step import StepKey
 from agent_hedge.stores.sql import migrate
 from tests.engine.kit import AMPLE
 from tests.runs.kit import slow_once, until_heard
@@ -100,12 +102,48 @@ def test_runs_explain_says_why_each_step_was_or_was_not_hedged(url: str, tmp_pat
 
     asyncio.run(main())
     quick, hedged, refused = rows("runs", "explain", "trip", store=url)
-    assert (quick["step"], quick["node"], quick["what"]) == (1, "step", "it answered before a hedge was due")
-    assert (hedged["what"], hedged["winner"]) == ("hedged", "b")
-    assert refused["what"] == "a hedge was due and refused (run_budget)"
+    assert (quick["step"], quick["node"], quick["decision"]) == (1, "step", "not_due")
+    assert (hedged["decision"], hedged["winner"], hedged["hedges"]) == ("hedged", "b", 1)
+    assert (refused["decision"], refused["reason"]) == ("refused", "run_budget")
     assert hedged["due_after_s"] == pytest.approx(0.05)
-    assert 29.0 < hedged["left_s"] < 30.0
-    assert len(run("runs", "explain", "trip", store=url).stdout.strip().splitlines()) == 4
+    assert hedged["hedged_after_s"] >= 0.05
+    assert 29.0 < hedged["slack_s"] < 30.0
+    assert quick["at_s"] == 0.0 < hedged["at_s"] < refused["at_s"]
+    said = run("runs", "explain", "trip", store=url).stdout.strip().splitlines()
+    assert said[0] == "run trip, generation 0: 3 steps recorded, 1 hedges (its purse holds 1)"
+    assert re.search(r" 1 +\+0\.000 s  step: not hedged, due only after 0\.050 s; a answered .*\[.* s left\]$", said[1])
+    assert re.search(r" 2 +\+.*  step: hedged after 0\.\d+ s; b answered after 0\.\d+ s \[", said[2])
+    assert re.search(r" 3 +\+.*  step: not hedged, due after 0\.050 s but refused: run_budget; b answered", said[3])
+    assert len(said) == 4
+
+
+def test_runs_explain_names_the_plan_its_slack_and_its_price(url: str) -> None:
+    """A real plan: 2,000 latencies are known, the run's length is declared, and the step is planned by them."""
+
+    async def main() -> None:
+        budget = FleetBudget(**AMPLE)  # type: ignore[arg-type]
+        async with Hedger(url, budget=budget) as opened:
+            await until_heard(opened)
+            step = slow_once(opened, 0.0)
+            for target in ("a", "b"):
+                for number in range(2_500):
+                    seconds = 5.0 if number % 25 == 0 else 0.1 + number % 7 / 100
+                    opened.book.record(StepKey(node="step"), target, seconds, asyncio.get_running_loop().time())
+            async with opened.run(key="planned", deadline=60.0, steps=2):
+                await step()
+                assert opened.planner is not None
+                while not any(plan.table for plan in opened.planner._plans.values()):  # noqa: ASYNC110  # another thread
+                    await asyncio.sleep(0.005)
+                await step()
+
+    asyncio.run(main())
+    unplanned, planned = rows("runs", "explain", "planned", store=url)
+    assert (unplanned["price"], unplanned["d0_s"]) == (None, None), "the table was not built yet"
+    assert 30.0 < planned["slack_s"] < 60.0
+    assert planned["price"] > 0
+    assert planned["d0_s"] == pytest.approx(0.25, abs=0.1)
+    said = run("runs", "explain", "planned", store=url).stdout.strip().splitlines()
+    assert re.search(r"\[\d+\.\d+ s left, without a plan due after 0\.\d+ s, price [\d.e-]+ s\]$", said[2])
 
 
 def test_until_is_a_duration_or_a_date() -> None:
