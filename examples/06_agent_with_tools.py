@@ -34,9 +34,9 @@ async def main() -> None:
         async with Hedger(policy=Fixed(0.2)) as hedger:
             guarded = hedger.guard_tools([balance, pay])
             agent = create_agent(model=hedger.chat_model(*replicas), tools=guarded)
-            explanation = hedger.explain(agent)
-            for node in explanation.nodes:
-                print(f"{node.name}: its model calls are {explanation[node.name].verdicts['model']}")
+            for node in hedger.explain(agent).nodes:
+                if node.models:
+                    print(f"{node.name}: its model calls are {node.verdicts['model']}")
             state = await agent.ainvoke({"messages": [{"role": "user", "content": "balance 'rent': what is left?"}]})
         for message in state["messages"]:
             if isinstance(message, ToolMessage):

@@ -32,3 +32,5 @@ def test_runs(example: Path) -> None:
 
 def test_there_are_examples() -> None:
     assert {example.name for example in EXAMPLES} >= SAYS.keys()
+    readme = (EXAMPLES[0].parent / "README.md").read_text(encoding="utf-8")
+    assert [example.name for example in EXAMPLES if f"({example.name})" not in readme] == []

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import re
+import tomllib
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -56,6 +57,12 @@ def test_the_commands_and_their_options_exist(
 
 def test_the_readme_is_about_this_package_and_no_machine() -> None:
     assert len(SNIPPETS) == 3
+    for path in re.findall(r"\]\((?!https?:)([^)#]+)", README):
+        assert (PAGE.parent / path).is_file()
+    declared = tomllib.loads((PAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = re.search(r"Extras: ((?:`\w+`,?\s+)*`\w+`)", README)
+    assert extras
+    assert set(re.findall(r"\w+", extras[1])) == declared["optional-dependencies"].keys()
     assert COMMANDS
     here = str(Path(__file__).parents[3])
     for word in (here, "/home/", "/tmp/", "localhost", "127.0.0.1", "internal"):
