@@ -103,6 +103,9 @@ async def in_thread(active: ActiveAttempt, call: functools.partial[R]) -> R:
     A thread cannot be cancelled. After a cancel the attempt lives on until the thread ends, so that nothing goes on
     unseen; the reaper's second cancel gives it up. No limiter: every caller blocks a thread of its own already, and
     a limit shared by a hedged call and the hedged calls inside it would let them wait for each other for ever.
+
+    A worker is a daemon where the thread of its loop is one. So a loser on the background loop holds up no exit of
+    the interpreter; one on a loop of the main thread (a sync node of an async graph) does, as every worker there.
     """
     active.phase = "thread"
     begun = False

@@ -222,6 +222,15 @@ def test_sync_attempts_run_in_threads_with_the_callers_context() -> None:
         opened.close()
 
 
+def test_r06_a_losers_thread_holds_up_no_exit_of_the_interpreter() -> None:
+    """Python joins threads at exit that are no daemons; a worker is what the thread of its loop is."""
+    opened = hedger()
+    try:
+        assert wrap(lambda: threading.current_thread().daemon, opened)() is True
+    finally:
+        opened.close()
+
+
 def test_r06_a_losers_thread_that_outlives_the_grace_is_abandoned() -> None:
     go = threading.Event()
 
