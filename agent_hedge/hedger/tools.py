@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from agent_hedge.hedger.base import Base
+from agent_hedge.core.events import Claimed
+from agent_hedge.core.scope import current_attempt, current_run
+from agent_hedge.hedger.base import Base, running_clock
 
 if TYPE_CHECKING:
     from langchain_core.messages import ToolMessage
@@ -27,7 +29,8 @@ class Tools(Base):
         """Return copies of LangChain tools whose own body asks the fence and the ledger first (R10, R11).
 
         Name, schema, description and injected arguments stay; a plain function becomes a tool. What a tool does is
-        said by `tool_effect` or the registry; undeclared counts as once.
+        said by `tool_effect` (the registry then hears of it, as from `registry.declare`) or by the registry;
+        undeclared counts as once.
         """
         return self._guard.tools(tools)
 
@@ -82,8 +85,24 @@ class Tools(Base):
 
                 self._ledger = ledger = Ledger(self._shared.stores.claims, **self._ledger_settings)
                 self._tool_guard = Guard(
-                    Guarded(ledger, self._background),
+                    Guarded(ledger, self._background, self._tell_claim),
                     entries=self.registry,
+                    declare=self._shared.declared,
                     on_in_doubt=self._on_in_doubt,
                 )
             return self._tool_guard
+
+    def _tell_claim(self, tool: str, answer: str) -> None:
+        """Let the observers hear what the ledger has answered."""
+        if not self._funnel:
+            return
+        attempt, run = current_attempt(), current_run()
+        self._funnel.tell(
+            Claimed(
+                at=running_clock()(),
+                tool=tool,
+                answer=answer,
+                attempt=None if attempt is None else attempt.attempt,
+                run=None if run is None else id(run),
+            )
+        )

@@ -54,13 +54,24 @@ _MARK = "__agent_hedge_guard__"
 
 
 class Guard:
-    """Makes guarded tools and functions. `entries` is the registry, or None: what tools say themselves counts."""
+    """Makes guarded tools and functions. `entries` is the registry, or None: what tools say themselves counts.
 
-    def __init__(self, guarded: Guarded, *, entries: Entries | None = None, on_in_doubt: OnInDoubt = "raise") -> None:
+    `declare` hears of every tool before its first guarded copy is used.
+    """
+
+    def __init__(
+        self,
+        guarded: Guarded,
+        *,
+        entries: Entries | None = None,
+        declare: Callable[[BaseTool], object] = lambda _: None,
+        on_in_doubt: OnInDoubt = "raise",
+    ) -> None:
         if on_in_doubt not in ("raise", "interrupt"):
             raise ConfigurationError("on_in_doubt is 'raise' or 'interrupt'")
         self._guarded = guarded
         self._entries = entries
+        self._declare = declare
         self._on_in_doubt = on_in_doubt
         self._copies: dict[int, tuple[weakref.ref[BaseTool], BaseTool]] = {}  # tools have no hash
         self._ordinals: OrderedDict[object, int] = OrderedDict()
@@ -86,6 +97,7 @@ class Guard:
         return copy
 
     def _copy(self, tool: BaseTool) -> BaseTool:
+        self._declare(tool)
         copy = tool.model_copy()
         face = _Face(self, tool)
         kind = type(tool)

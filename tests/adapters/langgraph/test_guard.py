@@ -27,11 +27,14 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from langgraph.types import Command, RetryPolicy, interrupt
 
-from agent_hedge import Hedger
+from agent_hedge import Fixed, Hedger, current_attempt
+from agent_hedge.core.events import Committed
 from agent_hedge.core.ports import ClaimState
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectBarred, EffectInDoubt
+from agent_hedge.testing.clock import run_virtual
 from agent_hedge.tools.effect import tool_effect
+from tests.adapters.langgraph.graph_kit import make_kit
 
 WIRINGS = ("guard_tools", "guard_tool_call", "tool_node")
 RETRY = RetryPolicy(max_attempts=3, initial_interval=0.001, jitter=False, retry_on=Exception)
@@ -175,6 +178,73 @@ def test_r11_read_only_tools_need_no_claim(hedger: Hedger) -> None:
     graph = graph_of(hedger.tool_node([look]), lambda: ask("look", query="q"))
     run(graph, GIVEN, False)
     assert claims(hedger) == []
+
+
+@both
+@pytest.mark.parametrize("wiring", [*WIRINGS, "middleware"])
+def test_r09_the_registry_hears_of_a_guarded_tool(hedger: Hedger, wiring: str, asynchronous: bool) -> None:
+    @tool
+    def undeclared(amount: int) -> str:
+        """Say nothing of oneself."""
+        return "?"
+
+    pay = Paid().tool(effect=Effect.IDEMPOTENT)
+    if wiring == "middleware":
+        run(agent_of(hedger, pay, "hooks inside"), GIVEN, asynchronous)
+    else:
+        node = nodes(hedger, wiring, [pay, undeclared])
+        run(graph_of(node, lambda: ask("pay", "undeclared", amount=5)), GIVEN, asynchronous)
+    assert hedger.registry.effect("pay") is Effect.IDEMPOTENT
+    assert hedger.registry.effect("undeclared") is Effect.UNKNOWN
+    assert {(entry.name, entry.source) for entry in hedger.registry.entries()} == {("pay", "code")}
+
+
+def test_r09_a_guarded_tool_takes_nothing_back_from_the_operator(hedger: Hedger) -> None:
+    hedger.registry.annotate("pay", Effect.ONCE, note="it is not")
+    hedger.guard_tools([Paid().tool(effect=Effect.READ_ONLY)])
+    assert hedger.registry.effect("pay") is Effect.ONCE
+
+
+def test_r09_a_guarded_tool_is_not_another_of_its_name(hedger: Hedger) -> None:
+    hedger.guard_tools([Paid().tool(effect=Effect.READ_ONLY)])
+
+    @tool_effect(Effect.ONCE)
+    @tool("pay")
+    def charge(amount: int) -> str:
+        """Charge."""
+        return "charged"
+
+    hedger.guard_tools([charge])
+    assert hedger.registry.effect("pay") is Effect.ONCE
+    assert "two different tools" in hedger.registry.explain_entry("pay").why
+
+
+@pytest.mark.parametrize("wiring", ["guard_tools", "guard_tool_call"])
+def test_r10_a_guarded_reading_tool_runs_in_both_attempts_of_a_raced_node(wiring: str) -> None:
+    kit, seen = make_kit("node"), []
+
+    @tool_effect(Effect.READ_ONLY)
+    @tool
+    def look(amount: int) -> str:
+        """Look."""
+        seen.append(current_attempt().number)  # type: ignore[union-attr]
+        return "seen"
+
+    reading = nodes(kit.hedger, wiring, [look])
+
+    async def body(state: Any, config: RunnableConfig) -> Any:
+        await reading.ainvoke({"messages": [ask("look", amount=1)]}, config)
+        await asyncio.sleep(1.0 - 0.9 * current_attempt().number)  # type: ignore[union-attr]
+        return {"messages": [AIMessage("done")]}
+
+    settings: Any = {"effect": Effect.READ_ONLY, "trigger": "total", "policy": Fixed(0.1), "targets": ["a", "b"]}
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("ask", kit.hedger.node(body, unit="node", **settings))
+    builder.add_edge(START, "ask")
+    graph = builder.compile()
+    assert run_virtual(lambda: graph.ainvoke(GIVEN))["messages"][-1].content == "done"
+    assert seen == [0, 1]
+    assert not any(isinstance(event, Committed) and event.by_claim for event in kit.events)
 
 
 @wired
