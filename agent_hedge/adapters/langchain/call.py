@@ -13,7 +13,6 @@ from agent_hedge.adapters.langchain.judge import Judge
 from agent_hedge.adapters.langchain.limits import take_turn
 from agent_hedge.adapters.langchain.meaning import is_meaningful
 from agent_hedge.adapters.langchain.members import Member
-from agent_hedge.adapters.langchain.server_tools import effect_of_call
 from agent_hedge.adapters.langchain.silence import silence
 from agent_hedge.adapters.langchain.usage import Meter, metered
 from agent_hedge.core.race import Race
@@ -24,6 +23,7 @@ from agent_hedge.engine.lane import Lane
 from agent_hedge.engine.streams import EMPTY, iterate
 from agent_hedge.errors import AllAttemptsFailed, AnswerRejected, DeadlineExceeded
 from agent_hedge.latency import size_bucket
+from agent_hedge.tools.bound import effect_of_call
 
 if TYPE_CHECKING:
     from agent_hedge.adapters.langchain.model import HedgedChatModel

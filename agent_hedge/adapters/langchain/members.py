@@ -11,11 +11,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableBinding
 
 from agent_hedge.adapters.langchain.private import PrivateCopies, is_of
-from agent_hedge.adapters.langchain.server_tools import effect_of_call
 from agent_hedge.core.ports import Headers
 from agent_hedge.core.step import Attempt
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.targets import Target
+from agent_hedge.tools.bound import effect_of_call
 
 _SDK_PACKAGES = ("langchain_openai", "langchain_anthropic")
 """Packages whose calls take `extra_headers`."""
@@ -47,7 +47,9 @@ class Member:
         self.model = model
         self.bound = bound
         self.wire = wire
-        self.effect = effect_of_call({**bound, "mcp_servers": getattr(model, "mcp_servers", None)})
+        self.always: Mapping[str, Any] = {**bound, "mcp_servers": getattr(model, "mcp_servers", None)}
+        """What every call of it is given."""
+        self.effect = effect_of_call(self.always)
         """What the server-side tools do that every call of it has (R9)."""
         self._native = type(model)._astream is not BaseChatModel._astream and model.disable_streaming is not True
         self._streams_tools = model.disable_streaming != "tool_calling"

@@ -215,6 +215,10 @@ class HedgedChatModel(BaseChatModel, _Inside):
 
     # --- tools and structured output --------------------------------------------------------------------------------
 
+    def __agent_hedge_calls__(self) -> list[Mapping[str, Any]]:
+        """Return what each member is always called with, for `explain`, which knows hedged models by this name."""
+        return [{**member.wire, **member.always} for member in self._members]
+
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
         """Bind the tools to each member in its own wire format, from the raw tools."""
         bound = [

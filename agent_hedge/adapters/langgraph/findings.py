@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_hedge.adapters.langgraph.bound import BoundTool
+from agent_hedge.tools.bound import BoundTool
 
 
 @dataclass(frozen=True, slots=True)

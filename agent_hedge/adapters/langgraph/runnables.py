@@ -35,7 +35,8 @@ class Parts:
     """What a Runnable is made of. `memory` is set where it keeps a history of its own between runs."""
 
     inner: list[Any] = field(default_factory=list)
-    bound: Any = ()
+    bound: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments that a binding adds to each call."""
     blind: list[BlindSpot] = field(default_factory=list)
     memory: str = ""
 
@@ -56,9 +57,8 @@ def take_apart(runnable: Runnable[Any, Any]) -> Parts | None:
         case DynamicRunnable():
             return _configurable(runnable)
         case RunnableBindingBase():
-            tools = runnable.kwargs.get("tools") if isinstance(runnable.kwargs, Mapping) else None
             memory = f"`{name}` keeps a message history" if isinstance(runnable, RunnableWithMessageHistory) else ""
-            return Parts([runnable.bound], bound=tools or (), memory=memory)
+            return Parts([runnable.bound], bound=runnable.kwargs, memory=memory)
         case RunnableEachBase():
             return Parts([runnable.bound])
         case RunnableAssign():

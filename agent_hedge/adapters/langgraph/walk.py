@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,15 +23,16 @@ from langgraph.pregel.protocol import PregelProtocol
 from langgraph.types import interrupt
 
 from agent_hedge.adapters.langgraph import middleware, private, source, values
-from agent_hedge.adapters.langgraph.bound import bound_inside, read_tools
 from agent_hedge.adapters.langgraph.findings import BlindSpot, Findings, ModelUse, ToolUse
 from agent_hedge.adapters.langgraph.origin import Origin, origin, where_from
 from agent_hedge.adapters.langgraph.reader import read
 from agent_hedge.adapters.langgraph.runnables import take_apart
 from agent_hedge.adapters.langgraph.values import Kind, Value
+from agent_hedge.tools.bound import BoundTool, read_call, read_tools
 
 HEDGED = "__agent_hedge_model__"
-"""Class attribute of the library's own chat models: told by name, so that no adapter imports another."""
+CALLS = "__agent_hedge_calls__"
+"""Attributes of the library's own chat models: told by name, so that no adapter imports another."""
 
 DECLARED = "__agent_hedge_effect__"
 NAMESPACE = "__agent_hedge_namespace__"
@@ -151,12 +152,12 @@ class Walker:
         name = f"{type(model).__name__}({label})" if isinstance(label, str) and label else type(model).__name__
         hedged = bool(getattr(type(model), HEDGED, False))
         self.findings.models[ModelUse(name, hedged)] = None
-        if hedged:
-            for tools in bound_inside(model):
-                self._offer(tools)
+        own = {"mcp_servers": getattr(model, "mcp_servers", None)}
+        for arguments in getattr(model, CALLS)() if hedged else [own]:
+            self._offer(read_call(arguments))
 
-    def _offer(self, tools: object) -> None:
-        for tool in read_tools(tools):
+    def _offer(self, tools: Iterable[BoundTool]) -> None:
+        for tool in tools:
             if tool.server_side:
                 self.findings.server_side[tool] = None
             else:
@@ -171,7 +172,7 @@ class Walker:
             self._blind(spot)
         if parts.memory:
             self.findings.memory[parts.memory] = None
-        self._offer(parts.bound)
+        self._offer(read_call(parts.bound))
         for part in parts.inner:
             self.visit(part)
 
@@ -281,7 +282,7 @@ class Walker:
                 self._blind(reached.via)
             self.visit(reached.thing, called=reached.called)
         self._where = above
-        self._offer(body.bound)
+        self._offer(read_tools(body.bound))
         self.findings.models.update(dict.fromkeys(ModelUse(name, hedged=False) for name in body.models_made))
         if not self._tools_above:  # a tool's declared effect stands for what it writes
             self.findings.store_reads |= body.store_reads
@@ -299,7 +300,7 @@ class Walker:
         cells = _cells(function)
         if module == private.AGENT_MODULE and function.__qualname__ in private.AGENT_MODEL_NODES:
             self.visit(cells.get("model"))
-            self._offer(cells.get("default_tools") or ())
+            self._offer(read_tools(cells.get("default_tools")))
             for wrapper in middleware.of_model_calls(cells):
                 self._cannot_see("middleware", f"`{wrapper}` wraps the model call: model and tools may be others")
             cells = {name: cells.get(name) for name in private.AGENT_MODEL_WRAPPERS}

@@ -48,9 +48,12 @@ def _described(each: Any) -> dict[str, Any]:
 
 
 class HedgedChat(Chat):
-    """Stands for the library's own model: told by its class attribute."""
+    """Stands for the library's own model: told by two attributes."""
 
     __agent_hedge_model__ = True
+
+    def __agent_hedge_calls__(self) -> list[Any]:
+        return []
 
 
 @tool

@@ -8,7 +8,7 @@ is duplicated: it belongs to ``unit="model"``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,12 @@ from agent_hedge.core.step import Effect
 PROVIDER = "provider"
 """The namespace of server-side tools in the registry: ``annotate("code_interpreter", ..., namespace="provider")``."""
 
-READS = frozenset({"web_search", "web_search_preview", "web_fetch", "file_search", "google_search", "url_context"})
+READS = frozenset(
+    {
+        *("web_search", "web_search_preview", "web_fetch", "file_search", "retrieval", "google_search"),
+        *("google_search_retrieval", "googleSearch", "googleSearchRetrieval", "url_context", "urlContext"),
+    }
+)
 """Server-side tools that only look things up, by their providers' own word; the operator may say otherwise."""
 
 CLIENT_RUN = frozenset(
@@ -25,7 +30,9 @@ CLIENT_RUN = frozenset(
 )
 """Provider-defined tools whose calls come back to the client, as function calls do."""
 
-_MEMBERS_LIVE_IN = ("agent_hedge.adapters.", "agent_hedge.targets")
+INERT = frozenset({"cachePoint"})
+"""Entries of a list of tools that are none: where a provider may cache the list up to there."""
+
 _VERSION = re.compile(r"_\d{4}_?\d{2}_?\d{2}$")
 
 
@@ -37,6 +44,31 @@ class BoundTool:
     namespace: str = ""
     server_side: bool = False
     effect: Effect = Effect.UNKNOWN
+
+
+def read_call(arguments: Mapping[str, Any]) -> list[BoundTool]:
+    """Read everything a call of a model may use: its ``tools``, and Anthropic's ``mcp_servers``."""
+    servers = arguments.get("mcp_servers")
+    if not isinstance(servers, Iterable) or isinstance(servers, str | bytes | Mapping):
+        servers = [servers] if servers else []
+    remote = [tool for server in servers for tool in _read_mcp(server if isinstance(server, Mapping) else {})]
+    return [*read_tools(arguments.get("tools")), *remote]
+
+
+def effect_of_call(arguments: Mapping[str, Any]) -> Effect:
+    """Return what calling a model twice with these arguments would do: `READ_ONLY`, or `ONCE` where a provider acts.
+
+    That is: code interpreters, remote MCP servers, and whatever is not known.
+    """
+    tools = arguments.get("tools")
+    if isinstance(tools, list | tuple):  # nearly all are functions: told apart without reading them
+        tools = [tool for tool in tools if type(tool) is not dict or tool.get("type") != "function"]
+    if not tools and not arguments.get("mcp_servers"):
+        return Effect.READ_ONLY
+    acts = any(
+        tool.server_side and tool.effect is not Effect.READ_ONLY for tool in read_call({**arguments, "tools": tools})
+    )
+    return Effect.ONCE if acts else Effect.READ_ONLY
 
 
 def read_tools(tools: object) -> list[BoundTool]:
@@ -56,6 +88,8 @@ def _read(tool: object) -> list[BoundTool]:
     for key in ("function_declarations", "functionDeclarations"):  # Gemini
         if isinstance(inner := tool.get(key), Iterable):
             return [BoundTool(str(each.get("name", "?"))) for each in inner if isinstance(each, Mapping)]
+    if not INERT.isdisjoint(tool):
+        return []
     kind = _VERSION.sub("", str(tool.get("type", "")))
     if kind == "mcp":
         return _read_mcp(tool)
@@ -74,27 +108,10 @@ def _read_mcp(tool: Mapping[str, Any]) -> list[BoundTool]:
     """A remote MCP server: only the tools it is allowed to use, under its label; without a list, anything."""
     server = str(tool.get("server_label") or tool.get("name") or "mcp")
     allowed = tool.get("allowed_tools")
+    if isinstance(tool.get("tool_configuration"), Mapping):  # Anthropic
+        allowed = tool["tool_configuration"].get("allowed_tools")
     if isinstance(allowed, Mapping):
         allowed = allowed.get("tool_names")
     if isinstance(allowed, Iterable) and not isinstance(allowed, str) and (names := [str(name) for name in allowed]):
         return [BoundTool(name, server, server_side=True) for name in names]
     return [BoundTool("*", server, server_side=True)]
-
-
-def bound_inside(model: object, depth: int = 3) -> Iterator[object]:
-    """Yield the tools bound to the members of a hedged model, which stand in objects of ours."""
-    for held in _attributes(model):
-        for each in held if isinstance(held, list | tuple) else [held]:
-            bound = each if isinstance(each, Mapping) else getattr(each, "kwargs", None)
-            if isinstance(bound, Mapping) and bound.get("tools"):
-                yield bound["tools"]
-            if depth and type(each).__module__.startswith(_MEMBERS_LIVE_IN):
-                yield from bound_inside(each, depth - 1)
-
-
-def _attributes(thing: object) -> Iterator[object]:
-    for names in (getattr(thing, "__dict__", None), getattr(thing, "__pydantic_private__", None)):
-        yield from list((names or {}).values())
-    for cls in type(thing).__mro__:
-        for name in getattr(cls, "__slots__", ()):
-            yield getattr(thing, name, None)
