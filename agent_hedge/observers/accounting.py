@@ -48,13 +48,15 @@ class _Step:
 
     __slots__ = (
         "answer", "armed_at", "attempts", "broken_at", "hedges", "held", "input", "offset", "plan", "races",
-        "refused", "started_at",
+        "refused", "running", "started_at",
     )  # fmt: skip
 
     def __init__(self, started_at: float, offset: float) -> None:
         self.started_at = started_at
         self.offset = offset
         self.attempts: dict[str, _Attempt] = {}
+        self.running = 0
+        """Attempts that have not ended."""
         self.held: list[tuple[Table, Row]] = []
         """Rows of the step and its primary, until they are worth writing (``hedged``)."""
         self.armed_at: float | None = None
@@ -219,7 +221,7 @@ class Accounting:
             self._settle(step, step_id)
 
     def _settle(self, step: _Step, step_id: str) -> None:
-        if step.held and not self._all and len(step.attempts) < 2:
+        if not self._all and len(step.attempts) < 2:
             return
         rows, step.held = step.held, []
         row = {"step_id": step_id, "launched": len(step.attempts), "hedges": step.hedges, **step.answer}
@@ -252,6 +254,7 @@ class Accounting:
             return
         attempt = event.attempt
         step.attempts[attempt.id] = _Attempt(attempt)
+        step.running += 1
         step.hedges += attempt.role is Role.HEDGE
         step.held.append(
             (
@@ -293,7 +296,9 @@ class Accounting:
             if step.input is None or event.verdict is Verdict.WON:
                 step.input = usage.input
         row = self._settled(event, known, step.offset)
-        if step.held:  # not worth writing yet
+        step.running -= 1
+        at_once = not step.running and step.answer and step.broken_at is None  # the step is closed next
+        if step.held or at_once:  # not worth a write of its own (yet)
             step.held.append(("attempts", row))
         else:
             self.recorder.put(event.step_id, [("attempts", row)])
@@ -318,7 +323,7 @@ class Accounting:
             "tokens_billed": usage.output if exact else None,
             "billed_certainty": str(Certainty.EXACT if exact else Certainty.UNKNOWN),
             "cost": cost_of(usage, self._prices(attempt.target.name)),
-            "receipt": json.dumps(_details(event, receipt), separators=(",", ":")),
+            "receipt": json.dumps(details, separators=(",", ":")) if (details := _details(event, receipt)) else "",
         }
         return {name: value for name, value in row.items() if value not in ("", None)}
 

@@ -2,8 +2,8 @@
 
 A line is one ``write(2)`` to a file of this process, without ``fsync``: it survives a kill of the process, not a loss
 of power. A file is locked while its process lives; a file that can be locked was left behind, and belongs to whoever
-finds it. Lines are ``[table, row]`` as JSON, and exactly what a store is given later, so that reading them twice does
-no harm.
+finds it. A line is a list of ``[table, row]`` as JSON, and exactly what a store is given later, so that reading it twice
+does no harm.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
+
+try:
+    import orjson
+except ModuleNotFoundError:  # LangChain brings it
+    orjson = None  # type: ignore[assignment]
 
 logger = logging.getLogger("agent_hedge.accounting")
 
@@ -29,6 +34,18 @@ EMPTY_BYTES = 64 << 10
 
 Table = Literal["steps", "attempts"]
 Row = Mapping[str, Any]
+
+_json = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+def _encoded(rows: Sequence[tuple[Table, Row]]) -> bytes:
+    """Return rows as JSON. The standard library's encoder takes half of what the books take of a step."""
+    if orjson is not None:
+        try:
+            return orjson.dumps(rows)
+        except orjson.JSONEncodeError:  # half of a character in somebody's name, which the standard library escapes
+            pass
+    return _json.encode(rows).encode()
 
 
 def folder_of(store: str) -> Path:
@@ -69,9 +86,9 @@ class Spool:
         self._of: dict[str, Segment] = {}
         _alive.add(self)
 
-    def write(self, key: str, lines: Iterable[tuple[Table, Row]]) -> None:
-        """Write these lines in one call; they belong to the id `key`, which is owed until it is `released`."""
-        data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+    def write(self, key: str, rows: Sequence[tuple[Table, Row]]) -> None:
+        """Write these rows as one line; they belong to the id `key`, which is owed until it is `released`."""
+        data = _encoded(rows) + b"\n"
         with self._lock:
             try:
                 segment = self._of.get(key) or self._owe(key)
@@ -141,11 +158,12 @@ class Orphan:
             file.seek(0)
             for line in file:
                 try:
-                    table, row = json.loads(line)
-                except ValueError:
+                    pairs = [(table, row) for table, row in json.loads(line)]
+                except (ValueError, TypeError):
                     continue
-                if table in ("steps", "attempts") and isinstance(row, dict):
-                    yield table, row
+                for table, row in pairs:
+                    if table in ("steps", "attempts") and isinstance(row, dict):
+                        yield table, row
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -105,8 +105,9 @@ def test_what_was_not_shipped_is_kept_for_the_next_start(tmp_path: Path) -> None
 
 
 def test_torn_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
-    good = '["steps",{"step_id":"s","run_key":"r","started_at":1.0,"column_of_a_later_version":1}]'
-    lines = [good, '["secrets",{}]', '["attempts",{"attempt_id":"a\\u0000","step_id":"s"}]', "[1]", '["attempts",{"att']
+    good = '[["steps",{"step_id":"s","run_key":"r","started_at":1.0,"column_of_a_later_version":1}]]'
+    foreign = ['[["secrets",{}]]', '[["attempts",{"attempt_id":"a\\u0000","step_id":"s"}]]', "[1]", "2", '[["steps"]]']
+    lines = [good, *foreign, '[["attempts",{"att']
     (tmp_path / "1-x.jsonl").write_text("\n".join(lines))
     store = MemorySteps()
     asyncio.run(adopt(store, Spool(tmp_path)))
@@ -142,3 +143,20 @@ def test_what_is_left_behind_has_one_finder(tmp_path: Path) -> None:
     assert list(orphans(tmp_path)) == []
     found.leave()
     assert len(list(orphans(tmp_path))) == 1, "unless it leaves it"
+
+
+@pytest.mark.parametrize("name", ["plan", "höhe", "half \ud800 of a pair", 'quo"te\n'])
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_line_reads_the_same_whoever_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fast: bool
+) -> None:
+    if not fast:
+        monkeypatch.setattr("agent_hedge.observers.spool.orjson", None)
+    row = {"step_id": "s", "node": name, "started_at": 0.1, "generation": 0}
+    spool = Spool(tmp_path)
+    spool.write("s", [("steps", row), ("attempts", {"attempt_id": "a"})])
+    spool.close()
+    (orphan,) = orphans(tmp_path)
+    assert list(orphan.rows()) == [("steps", row), ("attempts", {"attempt_id": "a"})]
+    assert spool.lost == 0
+    orphan.remove()
