@@ -277,7 +277,7 @@ class Run:
 class Racing(Protocol):
     """What an attempt may tell the race it runs in."""
 
-    def claim(self, number: int) -> bool: ...
+    def claim(self, number: int, tool: str = "") -> bool: ...
     def first_token(self, number: int) -> None: ...
 
 
@@ -323,9 +323,12 @@ class ActiveAttempt:
     def deadline(self) -> float:
         return self.attempt.deadline
 
-    def claim(self) -> bool:
-        """Win the race now, before a side effect: True for at most one attempt of a step. Callable in any thread."""
-        return self._racing.claim(self.attempt.number)
+    def claim(self, tool: str = "") -> bool:
+        """Win the race now, before a side effect: True for at most one attempt of a step. Callable in any thread.
+
+        `tool`: who wants to, for those who watch.
+        """
+        return self._racing.claim(self.attempt.number, tool)
 
     def first_token(self) -> None:
         """Say that the first meaningful token has come (once is enough). Only in the run loop's thread."""

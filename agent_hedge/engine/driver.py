@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 import anyio
 
 from agent_hedge.core.classify import classify, retry_after
-from agent_hedge.core.events import AttemptStarted, Event
+from agent_hedge.core.events import AttemptStarted, Event, Fenced
 from agent_hedge.core.ports import Classifier, Spawner, TaskHandle, TimerHandle
 from agent_hedge.core.race import (
     Answer,
@@ -327,9 +327,15 @@ class Driver(Generic[T]):
         """An attempt says that its first meaningful token has come."""
         self._post(Token(number))
 
-    def claim(self, number: int) -> bool:
+    def claim(self, number: int, tool: str = "") -> bool:
         """An attempt wants to win before a side effect; from any thread."""
-        won = self.race.claim(number)
+        race, active = self.race, self._active[number]
+        won = race.claim(number)
+        if self._funnel and active is not None:
+            at, attempt, passed = self._spawner.now(), active.attempt, won and not active.cancelled
+            self._funnel.tell(
+                Fenced(step_id=race.step_id, key=race.key, at=at, attempt=attempt, passed=passed, tool=tool)
+            )
         if won:
             self._spawner.call_soon_threadsafe(self._on_claim)
         return won

@@ -23,7 +23,7 @@ def pass_fence(effect: Effect, *, commutes: bool = False, tool: str = "") -> Non
     attempt = attempt_scope.get()
     if attempt is None or commutes or effect is Effect.READ_ONLY:
         return
-    if attempt.cancelled or not attempt.claim():
+    if not attempt.claim(tool) or attempt.cancelled:
         raise EffectBarred(
             f"Another attempt of this step has won: {tool or 'this tool'} was not started.", tool=tool, reason="fence"
         )

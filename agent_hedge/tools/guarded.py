@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from agent_hedge.core.ports import Claim, Portal
-from agent_hedge.errors import EffectInDoubt
+from agent_hedge.errors import EffectBarred, EffectInDoubt, EffectStillRunning, StoreUnavailable
 from agent_hedge.tools.crossing import cross, start
 from agent_hedge.tools.ledger import Answer, Call, Ledger, Permit, Replay
 
@@ -25,6 +25,9 @@ Ask = Callable[[EffectInDoubt], Answer | None]
 Prove = Callable[[Sequence[Claim]], Sequence[str]]
 AsyncProve = Callable[[Sequence[Claim]], Awaitable[Sequence[str]]]
 """Looks for claims that are missing in the history; returns the keys of those the checkpointer has kept."""
+
+Told = Callable[[str, str], object]
+"""Hears the name of a tool and what the ledger has answered, in the words of `core.events.Claimed`."""
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -38,6 +41,10 @@ def nothing_kept(_: Sequence[Claim]) -> Sequence[str]:
     return ()
 
 
+def tell_nobody(tool: str, answer: str) -> None:
+    """Say it to nobody."""
+
+
 async def anothing_kept(_: Sequence[Claim]) -> Sequence[str]:
     """Prove nothing."""
     return ()
@@ -46,9 +53,10 @@ async def anothing_kept(_: Sequence[Claim]) -> Sequence[str]:
 class Guarded:
     """A ledger and the way to it. Without a portal the ledger lives on the caller's own loop (async callers only)."""
 
-    def __init__(self, ledger: Ledger, portal: Portal | None) -> None:
+    def __init__(self, ledger: Ledger, portal: Portal | None, told: Told = tell_nobody) -> None:
         self.ledger = ledger
         self._portal = portal
+        self._told = told
 
     def run(
         self,
@@ -72,14 +80,20 @@ class Guarded:
                 break
             except EffectInDoubt as doubt:
                 if _abandoned(doubt):
+                    self._told(call.tool, "in_doubt")
                     return Replay(None, kept=False, abandoned=True)
                 if (missing := _missing(doubt)) and len(kept := prove(missing)) == len(missing):
                     portal.call(functools.partial(ledger.clear, call, kept))
                     continue
                 answer: Answer | None = "happened" if _happened(_verdict(call, doubt, arguments)) else ask(doubt)
                 if answer is None:
+                    self._told(call.tool, _word(doubt))
                     raise
+            except (EffectBarred, StoreUnavailable) as refused:
+                self._told(call.tool, _word(refused))
+                raise
             portal.call(functools.partial(ledger.answer, call.key, answer))
+        self._told(call.tool, _word(permit))
         if isinstance(permit, Replay):
             return permit
         ledger.sent(permit)
@@ -88,7 +102,7 @@ class Guarded:
         except BaseException as error:
             failure = error
             portal.call(lambda: ledger.failed(permit, failure))
-            _raise_doubt(permit, error)
+            self._raise_doubt(permit, error)
             raise
         portal.call(lambda: ledger.done(permit, value))
         return value
@@ -110,6 +124,7 @@ class Guarded:
                 break
             except EffectInDoubt as doubt:
                 if _abandoned(doubt):
+                    self._told(call.tool, "in_doubt")
                     return Replay(None, kept=False, abandoned=True)
                 if (missing := _missing(doubt)) and len(kept := await prove(missing)) == len(missing):
                     await cross(portal, functools.partial(ledger.clear, call, kept))
@@ -119,8 +134,13 @@ class Guarded:
                     verdict = await verdict
                 answer: Answer | None = "happened" if _happened(verdict) else ask(doubt)
                 if answer is None:
+                    self._told(call.tool, _word(doubt))
                     raise
+            except (EffectBarred, StoreUnavailable) as refused:
+                self._told(call.tool, _word(refused))
+                raise
             await cross(portal, functools.partial(ledger.answer, call.key, answer))
+        self._told(call.tool, _word(permit))
         if isinstance(permit, Replay):
             return permit
         ledger.sent(permit)
@@ -129,14 +149,40 @@ class Guarded:
         except asyncio.CancelledError as error:
             failure: BaseException = error
             start(portal, lambda: ledger.failed(permit, failure))  # who was told to stop does not wait for a store
+            self._raise_doubt(permit, error)
             raise
         except BaseException as error:
             failure = error
             await cross(portal, lambda: ledger.failed(permit, failure))
-            _raise_doubt(permit, error)
+            self._raise_doubt(permit, error)
             raise
         await cross(portal, lambda: ledger.done(permit, value))
         return value
+
+    def _raise_doubt(self, permit: Permit, error: BaseException) -> None:
+        """Raise `EffectInDoubt` for an error of the tool after which nobody knows whether it happened.
+
+        What is no `Exception` (an exit, an interrupt), and control flow of a framework, goes its own way: the claim is
+        in doubt all the same.
+        """
+        call = permit.call
+        if not call.single or isinstance(error, call.spec.not_started):
+            return
+        self._told(call.tool, "in_doubt")
+        if not isinstance(error, Exception) or is_control_flow(error):
+            return
+        raise EffectInDoubt(
+            f"Whether {call.tool} has happened is not known: it raised {type(error).__name__}. "
+            f"Settle it with: agent-hedge ledger resolve {call.key}",
+            key=call.key,
+            tool=call.tool,
+            owner="",
+            age=0.0,
+            reason=f"the tool raised {type(error).__name__}",
+            abandoned=False,
+            claim=None,
+            missing=(),
+        ) from error
 
 
 def _abandoned(doubt: EffectInDoubt) -> bool:
@@ -170,28 +216,20 @@ def _happened(verdict: object) -> bool:
     return verdict is True
 
 
-def _raise_doubt(permit: Permit, error: BaseException) -> None:
-    """Raise `EffectInDoubt` for an error of the tool after which nobody knows whether it happened.
-
-    What is no `Exception` (an exit, an interrupt), and control flow of a framework, goes its own way: the claim is in
-    doubt all the same.
-    """
-    call = permit.call
-    own_way = not isinstance(error, Exception) or is_control_flow(error)
-    if own_way or not call.single or isinstance(error, call.spec.not_started):
-        return
-    raise EffectInDoubt(
-        f"Whether {call.tool} has happened is not known: it raised {type(error).__name__}. "
-        f"Settle it with: agent-hedge ledger resolve {call.key}",
-        key=call.key,
-        tool=call.tool,
-        owner="",
-        age=0.0,
-        reason=f"the tool raised {type(error).__name__}",
-        abandoned=False,
-        claim=None,
-        missing=(),
-    ) from error
+def _word(answer: object) -> str:
+    match answer:
+        case Permit():
+            return "run"
+        case Replay():
+            return "replayed"
+        case EffectStillRunning():
+            return "running"
+        case EffectInDoubt():
+            return "in_doubt"
+        case EffectBarred():
+            return "barred"
+        case _:
+            return "store_lost"
 
 
 def is_control_flow(error: BaseException) -> bool:

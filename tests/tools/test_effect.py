@@ -247,7 +247,7 @@ class Decided:
     def __init__(self, won: bool) -> None:
         self.won = won
 
-    def claim(self, number: int) -> bool:
+    def claim(self, number: int, tool: str = "") -> bool:
         return self.won
 
     def first_token(self, number: int) -> None: ...

@@ -18,7 +18,9 @@ from agent_hedge.core.events import (
     AttemptRefused,
     AttemptStarted,
     CancelSent,
+    Claimed,
     Event,
+    Fenced,
     FirstToken,
     StepClosed,
     StepEnded,
@@ -107,6 +109,8 @@ class Metrics:
             AttemptStarted: self._attempt_started,
             AttemptRefused: self._refused,
             TriggerLate: self._late,
+            Fenced: self._fenced,
+            Claimed: self._claimed,
             FirstToken: self._first_token,
             CancelSent: self._cancel_sent,
             AttemptEnded: self._attempt_ended,
@@ -124,6 +128,8 @@ class Metrics:
         self._refusals = counter("agent_hedge.refusals", "{refusal}", "Attempts that were not dispatched, by reason")
         self._wasted = counter("agent_hedge.tokens.wasted", "{token}", "Tokens of attempts that did not win")
         self._uncounted = counter("agent_hedge.attempts.uncounted", "{attempt}", "Losers of unknown token count")
+        self._fences = counter("agent_hedge.fences", "{call}", "Side effects that asked to win their race first")
+        self._claims = counter("agent_hedge.claims", "{call}", "Calls that the ledger has answered")
         self._duration = self._seconds(histogram, "agent_hedge.step.duration", "From the request to its answer")
         self._ttft = self._seconds(histogram, "agent_hedge.step.ttft", "From the request to its first token")
         self._lateness = self._seconds(histogram, "agent_hedge.loop.late", "How late the run loop fired a trigger")
@@ -179,6 +185,12 @@ class Metrics:
 
     def _late(self, event: TriggerLate) -> None:
         self._lateness.record(event.late)
+
+    def _fenced(self, event: Fenced) -> None:
+        self._fences.add(1, {**self._of(event.key), "passed": event.passed})
+
+    def _claimed(self, event: Claimed) -> None:
+        self._claims.add(1, {"answer": event.answer})
 
     def _step_ended(self, event: StepEnded) -> None:
         step = self._steps.get(event.step_id)

@@ -24,6 +24,7 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TracerProvider,
+    get_current_span,
     get_tracer,
     set_span_in_context,
 )
@@ -34,8 +35,10 @@ from agent_hedge.core.events import (
     AttemptRefused,
     AttemptStarted,
     CancelSent,
+    Claimed,
     Committed,
     Event,
+    Fenced,
     RunEnded,
     RunStarted,
     StepClosed,
@@ -151,6 +154,8 @@ class Tracing:
             AttemptStarted: self._attempt_started,
             Committed: self._committed,
             CancelSent: self._cancel_sent,
+            Fenced: self._fenced,
+            Claimed: self._claimed,
             AttemptEnded: self._attempt_ended,
             StepEnded: self._step_ended,
             StepClosed: self._step_closed,
@@ -278,6 +283,23 @@ class Tracing:
             open_.note(names.CANCEL_SENT, event.at)
             if event.cause != Verdict.SUPERSEDED:  # its outcome says that
                 open_.said[names.CAUSE] = event.cause
+
+    def _fenced(self, event: Fenced) -> None:
+        if (open_ := self._attempts.get(event.attempt.nonce)) is not None:
+            said: Attributes = {names.PASSED: event.passed}
+            if event.tool:
+                said[names.TOOL] = event.tool
+            open_.note(names.FENCE, event.at, said)
+
+    def _claimed(self, event: Claimed) -> None:
+        """Say it where it happened: in an attempt, else in the run, else in whatever span is current."""
+        said = {names.TOOL: event.tool, names.ANSWER: event.answer}
+        if event.attempt is not None and (open_ := self._attempts.get(event.attempt.nonce)) is not None:
+            open_.note(names.CLAIM, event.at, said)
+        elif event.run is not None and (run := self._runs.get(event.run)) is not None:
+            run.span.add_event(names.CLAIM, said)
+        else:
+            get_current_span().add_event(names.CLAIM, said)
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         open_ = self._attempts.pop(event.attempt.nonce, None)
