@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_hedge.core.ports import Stores
+from agent_hedge.core.stores import Stores
 from agent_hedge.errors import ConfigurationError, HedgeError
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, need_store, plain_errors, show, with_stores
-from agent_hedge.core.ports import Stores
+from agent_hedge.core.stores import Stores
 from agent_hedge.errors import ConfigurationError
 
 app = typer.Typer(name="db", help="The store's database.", no_args_is_help=True, add_completion=False)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_hedge.cli.common import SchemaOption, StoreOption, with_stores
-from agent_hedge.core.ports import Stores
+from agent_hedge.core.stores import Stores
 from agent_hedge.errors import ConfigurationError, HedgeError
 from agent_hedge.tools.effect import EffectSpec, effect_spec, namespace_of
 from agent_hedge.tools.registry import Registry

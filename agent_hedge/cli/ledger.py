@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
-from agent_hedge.core.ports import Claim, ClaimState, Stores
+from agent_hedge.core.stores import Claim, ClaimState, Stores
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools.ledger import ANSWERS, Answer, resolve
 

@@ -12,7 +12,7 @@ import typer
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
 from agent_hedge.cli.report import printable
 from agent_hedge.cli.steps import Row, explained, line
-from agent_hedge.core.ports import RunRow, Stores
+from agent_hedge.core.stores import RunRow, Stores
 from agent_hedge.errors import ConfigurationError
 
 app = typer.Typer(name="runs", help="Runs: deadlines and budgets.", no_args_is_help=True, add_completion=False)

@@ -11,7 +11,7 @@ import typer
 
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, need_store, plain_errors, with_stores
 from agent_hedge.cli.report import printable
-from agent_hedge.core.ports import ClaimState, Stores
+from agent_hedge.core.stores import ClaimState, Stores
 
 HOUR_S = 3600.0
 LIMIT = 200_000

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
-from agent_hedge.core.ports import Stores, Switch
+from agent_hedge.core.stores import Stores, Switch
 from agent_hedge.errors import ConfigurationError
 
 COLUMNS = ["scope", "name", "mode", "reason", "until"]

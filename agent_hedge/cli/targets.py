@@ -10,7 +10,8 @@ import typer
 
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
 from agent_hedge.cli.switches import ReasonOption, UntilOption, instant, put, row
-from agent_hedge.core.ports import NAME_LIMIT, Stores, Switch, check_text
+from agent_hedge.core.checks import NAME_LIMIT, check_text
+from agent_hedge.core.stores import Stores, Switch
 
 app = typer.Typer(
     name="targets", help="Targets that an operator has switched or drained.", no_args_is_help=True, add_completion=False

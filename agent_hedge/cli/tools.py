@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
-from agent_hedge.core.ports import EffectRow, EffectStore, Stores
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import EffectRow, EffectStore, Stores
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools import exchange
 from agent_hedge.tools.judge import Entry

@@ -1,15 +1,26 @@
-"""Numbers that people pass in, refused with their name and value where they cannot be meant (R20).
+"""What people pass in, refused with its name where it cannot be meant or stored (R20). All raise `ConfigurationError`.
 
-Each returns what it was given and raises `ConfigurationError`. True and False are no numbers here; NaN never passes.
+Those of numbers return what they were given; True and False are no numbers here, and NaN never passes.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from typing import TypeGuard
 
 from agent_hedge.core.step import MAX_ATTEMPTS
 from agent_hedge.errors import ConfigurationError
+
+NAME_LIMIT = 255
+"""Longest name of a tool, namespace, target or principal, in characters."""
+KEY_LIMIT = 512
+"""Longest run key, thread id, step key or scope, in characters."""
+WORKER_LIMIT = 64
+"""Longest id of a worker process, in characters."""
+NOTE_LIMIT = 2000
+"""Longest free text of a person (notes, reasons), in characters."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -49,3 +60,21 @@ def count(name: str, value: object, *, least: int = 0, most: int | None = None) 
 def attempts(value: object) -> int:
     """Return how many attempts a policy may make of one step, the primary included."""
     return count("attempts", value, least=1, most=MAX_ATTEMPTS)
+
+
+def check_text(value: object, what: str, limit: int, *, empty: bool = True) -> None:
+    """Refuse text that not every store can hold as it is. The error never quotes the text."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what} must be a string, not {type(value).__name__}")
+    if not value and not empty:
+        raise ConfigurationError(f"{what} must not be empty")
+    if len(value) > limit:
+        raise ConfigurationError(f"{what} is {len(value)} characters long; at most {limit} are allowed")
+    if "\0" in value or (not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)):
+        raise ConfigurationError(f"{what} holds a NUL or a lone surrogate")
+
+
+def check_digest(value: str, what: str) -> None:
+    """Refuse anything but SHA-256 hex: nothing readable goes into a key column."""
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ConfigurationError(f"{what} must be SHA-256 hex")

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Block, HedgePolicy, LastStep, Refused, RunRecord, RunRow
+from agent_hedge.core.ports import Block, HedgePolicy, LastStep, Refused, RunRecord
 from agent_hedge.core.step import Attempt, Certainty, Place, Role, Usage
+from agent_hedge.core.stores import RunRow
 
 RECOVERY_SHARE = 0.2
 """Recoveries a run may make for each of its steps (R13)."""

@@ -36,8 +36,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Block, RunRow, RunStore
+from agent_hedge.core.ports import Block
 from agent_hedge.core.scope import ROUNDING, Run
+from agent_hedge.core.stores import RunRow, RunStore
 from agent_hedge.errors import HedgeError
 
 logger = logging.getLogger("agent_hedge.background")

@@ -11,10 +11,11 @@ from enum import StrEnum
 
 from agent_hedge.core import checks
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Permit, RaceView, Refused, Switch
+from agent_hedge.core.ports import Permit, RaceView, Refused
 from agent_hedge.core.race import PASS
 from agent_hedge.core.scope import forced
 from agent_hedge.core.step import Attempt, Role
+from agent_hedge.core.stores import Switch
 from agent_hedge.errors import ConfigurationError
 
 _log = logging.getLogger("agent_hedge")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from agent_hedge.adapters.functions import is_stream, name_of, wrap_function
-from agent_hedge.core.ports import KEY_LIMIT, NAME_LIMIT, HedgePolicy, check_text
+from agent_hedge.core.checks import KEY_LIMIT, NAME_LIMIT, check_text
+from agent_hedge.core.ports import HedgePolicy
 from agent_hedge.core.step import Effect, StepKey
 from agent_hedge.engine.driver import accept_all
 from agent_hedge.hedger.base import Base

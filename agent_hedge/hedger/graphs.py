@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from agent_hedge.adapters.functions import in_thread
-from agent_hedge.core.ports import KEY_LIMIT, NAME_LIMIT, HedgePolicy, check_text
+from agent_hedge.core.checks import KEY_LIMIT, NAME_LIMIT, check_text
+from agent_hedge.core.ports import HedgePolicy
 from agent_hedge.core.step import StepKey
 from agent_hedge.engine.lane import Lane
 from agent_hedge.hedger.runs import Runs

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from agent_hedge.core.ports import Headers, Observer, Portal, StepStore
+from agent_hedge.core.ports import Headers, Observer, Portal
+from agent_hedge.core.stores import StepStore
 from agent_hedge.engine.funnel import Funnel
 from agent_hedge.errors import ConfigurationError, HedgeError
 from agent_hedge.latency import Sketch

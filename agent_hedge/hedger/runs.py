@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from agent_hedge.core import checks
-from agent_hedge.core.ports import KEY_LIMIT, check_text
+from agent_hedge.core.checks import KEY_LIMIT, check_text
 from agent_hedge.core.scope import Run, rail, run_scope
 from agent_hedge.engine.runbook import Record
 from agent_hedge.engine.runscope import RunScope

@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from agent_hedge.core.ports import Stores
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import Stores
 from agent_hedge.engine.background import Background
 from agent_hedge.engine.rounds import Rounds
 from agent_hedge.engine.runbook import AtOnce, Runbook

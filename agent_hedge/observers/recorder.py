@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from agent_hedge.core.ports import ATTEMPT_COLUMNS, STEP_COLUMNS, Portal, StepStore, check_columns
+from agent_hedge.core.ports import Portal
 from agent_hedge.core.step import Certainty, Verdict
+from agent_hedge.core.stores import ATTEMPT_COLUMNS, STEP_COLUMNS, StepStore, check_columns
 from agent_hedge.errors import ConfigurationError, HedgeError
 from agent_hedge.observers.spool import Orphan, Row, Spool, Table, orphans
 

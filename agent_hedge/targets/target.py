@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from agent_hedge.core import checks
-from agent_hedge.core.ports import NAME_LIMIT, Canceller
+from agent_hedge.core.checks import NAME_LIMIT
+from agent_hedge.core.ports import Canceller
 from agent_hedge.core.step import Place
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.targets.address import replica_names

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from agent_hedge.core.checks import is_number
-from agent_hedge.core.ports import NAME_LIMIT, check_text
+from agent_hedge.core.checks import NAME_LIMIT, check_text, is_number
 from agent_hedge.core.scope import attempt_scope
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectBarred

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_hedge.core.ports import EffectRow
+from agent_hedge.core.stores import EffectRow
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools.effect import EffectSpec
 from agent_hedge.tools.judge import OPERATOR, row_of, same, spec_of

@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from agent_hedge.core.ports import Claim, Portal
+from agent_hedge.core.ports import Portal
+from agent_hedge.core.stores import Claim
 from agent_hedge.errors import EffectBarred, EffectInDoubt, EffectStillRunning, StoreUnavailable
 from agent_hedge.tools.crossing import cross, start
 from agent_hedge.tools.ledger import Answer, Call, Ledger, Permit, Replay

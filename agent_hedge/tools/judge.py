@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from agent_hedge.core.ports import EffectRow
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import EffectRow
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools import sources
 from agent_hedge.tools.effect import EffectSpec, with_effect, worst

@@ -30,8 +30,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent_hedge.core.ports import Claim, ClaimState, ClaimStore, Codec
+from agent_hedge.core.ports import Codec
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import Claim, ClaimState, ClaimStore
 from agent_hedge.errors import (
     ConfigurationError,
     EffectBarred,

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from agent_hedge.core.ports import EffectRow, EffectStore, Portal
+from agent_hedge.core.ports import Portal
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import EffectRow, EffectStore
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools import sources
 from agent_hedge.tools.effect import EffectSpec, with_effect

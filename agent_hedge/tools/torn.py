@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from agent_hedge.core.ports import Claim, ClaimState
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import Claim, ClaimState
 from agent_hedge.tools.site import Frame, Site, durable_since, goes_forward
 
 ABANDONED = "abandoned by a person"

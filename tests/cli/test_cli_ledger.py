@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agent_hedge.cli.ledger import app
-from agent_hedge.core.ports import Claim, ClaimState
+from agent_hedge.core.stores import Claim, ClaimState
 from agent_hedge.stores.sql import migrate, sql_stores
 from agent_hedge.testing.suites.claims import a_claim, digest
 

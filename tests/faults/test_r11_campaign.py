@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from agent_hedge.core.ports import Claim, ClaimState, ClaimStore
+from agent_hedge.core.stores import Claim, ClaimState, ClaimStore
 from agent_hedge.errors import StoreUnavailable
 from agent_hedge.testing.clock import run_virtual
 from agent_hedge.tools import fence, torn

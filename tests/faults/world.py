@@ -19,10 +19,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from agent_hedge.core.ports import Choice, ClaimStore, RaceView
+from agent_hedge.core.ports import Choice, RaceView
 from agent_hedge.core.race import Race
 from agent_hedge.core.scope import ActiveAttempt
 from agent_hedge.core.step import Effect, Role, StepKey
+from agent_hedge.core.stores import ClaimStore
 from agent_hedge.engine.driver import Driver
 from agent_hedge.engine.reaper import Reaper
 from agent_hedge.engine.spawn import AsyncioSpawner

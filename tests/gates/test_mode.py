@@ -10,10 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Refused, Switch
+from agent_hedge.core.ports import Refused
 from agent_hedge.core.race import PASS
 from agent_hedge.core.scope import Forced, Run, forced
 from agent_hedge.core.step import Role
+from agent_hedge.core.stores import Switch
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.gates import ControlGate, Mode, ModeGate, Modes
 from agent_hedge.gates.mode import drawn

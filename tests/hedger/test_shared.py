@@ -16,7 +16,7 @@ import pytest
 
 from agent_hedge import Effect, Fixed, FleetBudget, Hedger
 from agent_hedge.core.events import AttemptRefused, Event, Reason
-from agent_hedge.core.ports import Stores, Switch
+from agent_hedge.core.stores import Stores, Switch
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.gates import LOST_S
 from agent_hedge.stores.sql import migrate, sql_stores

@@ -16,7 +16,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, create_engine, insert, inspect, select, text
 
-from agent_hedge.core.ports import Block, ClaimState
+from agent_hedge.core.ports import Block
+from agent_hedge.core.stores import ClaimState
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.sql import migrate, sql_stores
 from agent_hedge.stores.sql.schema import VERSION_TABLE, metadata, store_meta
@@ -313,8 +314,8 @@ def test_the_least_role_can_do_everything_at_run_time(server: PostgresServer) ->
     url = server.url().replace("postgres@", "worker@")
 
     async def use() -> None:
-        from agent_hedge.core.ports import EffectRow, RunRow, Switch
         from agent_hedge.core.step import Effect
+        from agent_hedge.core.stores import EffectRow, RunRow, Switch
 
         stores = sql_stores(url, schema="least")
         await stores.claims.claim(a_claim(), lease=60)

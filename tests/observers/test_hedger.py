@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent_hedge import Effect, Fixed, Hedger
-from agent_hedge.core.ports import Switch
+from agent_hedge.core.stores import Switch
 from agent_hedge.errors import ConfigurationError, EffectInDoubt
 from agent_hedge.stores.sql import migrate
 

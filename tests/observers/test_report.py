@@ -20,8 +20,9 @@ from agent_hedge.cli.report.figures import Figures, figures
 from agent_hedge.cli.report.remedies import REMEDIES, remedy
 from agent_hedge.cli.report.text import as_data, lines
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Refused, Switch
+from agent_hedge.core.ports import Refused
 from agent_hedge.core.race import PASS
+from agent_hedge.core.stores import Switch
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.observers.accounting import Accounting
 from agent_hedge.observers.recorder import Recorder

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from agent_hedge import Effect, Hedger, current_attempt
-from agent_hedge.core.ports import RunRow
 from agent_hedge.core.scope import Run
+from agent_hedge.core.stores import RunRow
 from agent_hedge.engine.runbook import AtOnce, Record, Runbook
 from agent_hedge.stores.memory import MemoryRuns
 from tests.engine.kit import hedger

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent_hedge.core.ports import RunRow
+from agent_hedge.core.stores import RunRow
 from agent_hedge.stores.sql import sql_stores
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from agent_hedge.core.ports import Stores
+from agent_hedge.core.stores import Stores
 from agent_hedge.stores.memory import memory_stores
 from agent_hedge.stores.sql import SqlStores, migrate, sql_stores
 from agent_hedge.stores.sql.schema import metadata

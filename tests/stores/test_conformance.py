@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_hedge.core.ports import ClaimStore, EffectStore, RunStore, SliceStore, StepStore, Stores, SwitchStore
+from agent_hedge.core.stores import ClaimStore, EffectStore, RunStore, SliceStore, StepStore, Stores, SwitchStore
 from agent_hedge.testing.suites.claims import ClaimStoreSuite
 from agent_hedge.testing.suites.effects import EffectStoreSuite
 from agent_hedge.testing.suites.runs import RunStoreSuite

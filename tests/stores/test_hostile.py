@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from agent_hedge.core.ports import EffectRow, RunRow, Switch
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import EffectRow, RunRow, Switch
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.sql import SqlStores
 from agent_hedge.stores.sql.schema import metadata

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent_hedge.core.ports import ClaimState
+from agent_hedge.core.stores import ClaimState
 from agent_hedge.errors import StoreUnavailable
 from agent_hedge.stores.sql import sql_stores
 from agent_hedge.testing.postgres import PostgresServer

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from agent_hedge.core.ports import Block, ClaimState, EffectRow, RunRow
+from agent_hedge.core.ports import Block
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import ClaimState, EffectRow, RunRow
 from agent_hedge.stores.sql import sql_stores
 from agent_hedge.testing.postgres import PostgresServer, free_port, unprivileged_user
 from agent_hedge.testing.suites.claims import a_claim

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from agent_hedge.core.ports import ClaimState
+from agent_hedge.core.stores import ClaimState
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.sql import Database, sql_stores
 from agent_hedge.stores.sql.url import Store, shown, store_url

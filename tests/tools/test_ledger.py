@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agent_hedge.core.ports import Claim, ClaimState
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import Claim, ClaimState
 from agent_hedge.errors import (
     ConfigurationError,
     EffectBarred,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from langchain_core.tools import StructuredTool, tool
 
-from agent_hedge.core.ports import EffectRow
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import EffectRow
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.memory import MemoryEffects
 from agent_hedge.tools.effect import EffectSpec, namespace_of, tool_effect

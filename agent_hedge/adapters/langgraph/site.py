@@ -29,8 +29,8 @@ from agent_hedge.adapters.langgraph.private import (
     channels_of,
     loop_of,
 )
-from agent_hedge.core.ports import Claim
 from agent_hedge.core.scope import current_run
+from agent_hedge.core.stores import Claim
 from agent_hedge.tools.site import Frame, Site
 
 MARK = "@"

@@ -14,7 +14,7 @@ from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, need_s
 from agent_hedge.cli.report.figures import Figures, figures
 from agent_hedge.cli.report.page import page
 from agent_hedge.cli.report.text import as_data, lines
-from agent_hedge.core.ports import Stores
+from agent_hedge.core.stores import Stores
 from agent_hedge.errors import ConfigurationError
 
 LIMIT = 200_000

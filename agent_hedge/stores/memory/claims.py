@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from agent_hedge.core.ports import Claim, ClaimState, Fence
+from agent_hedge.core.stores import Claim, ClaimState, Fence
 
 _FINAL = (ClaimState.DONE, ClaimState.FAILED)
 

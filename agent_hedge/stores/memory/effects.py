@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agent_hedge.core.ports import EffectRow
+from agent_hedge.core.stores import EffectRow
 
 
 class MemoryEffects:

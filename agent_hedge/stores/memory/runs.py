@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agent_hedge.core.ports import Block, RunRow
+from agent_hedge.core.ports import Block
+from agent_hedge.core.stores import RunRow
 
 _COUNTS = ("steps", "hedges_used", "tokens_used", "cost_used", "recoveries_used")
 _GRANTED = ("hedges_granted", "tokens_granted", "cost_granted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from agent_hedge.core.ports import KEY_LIMIT, WORKER_LIMIT, check_text
+from agent_hedge.core.checks import KEY_LIMIT, WORKER_LIMIT, check_text
 
 
 class MemorySlices:

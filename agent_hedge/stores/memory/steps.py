@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_hedge.core.ports import ATTEMPT_COLUMNS, STEP_COLUMNS, check_columns
+from agent_hedge.core.stores import ATTEMPT_COLUMNS, STEP_COLUMNS, check_columns
 
 _SETTLED = ("outcome", "decision")
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from agent_hedge.core.ports import Switch
+from agent_hedge.core.stores import Switch
 
 
 class MemorySwitches:

@@ -30,8 +30,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agent_hedge.core.ports import Claim, ClaimState, Fence
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import Claim, ClaimState, Fence
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.sql.engine import Database
 from agent_hedge.stores.sql.schema import effect_claims as t

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Table, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agent_hedge.core.ports import EffectRow
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import EffectRow
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.stores.sql.engine import Database
 from agent_hedge.stores.sql.schema import store_meta, tool_effect_history, tool_effects

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import case, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agent_hedge.core.ports import Block, RunRow
+from agent_hedge.core.ports import Block
+from agent_hedge.core.stores import RunRow
 from agent_hedge.stores.sql.engine import Database
 from agent_hedge.stores.sql.schema import runs as t
 

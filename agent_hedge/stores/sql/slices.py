@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agent_hedge.core.ports import KEY_LIMIT, WORKER_LIMIT, check_text
+from agent_hedge.core.checks import KEY_LIMIT, WORKER_LIMIT, check_text
 from agent_hedge.stores.sql.engine import Database
 from agent_hedge.stores.sql.schema import latency_slices as t
 

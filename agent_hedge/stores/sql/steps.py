@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Table, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agent_hedge.core.ports import ATTEMPT_COLUMNS, STEP_COLUMNS, check_columns
+from agent_hedge.core.stores import ATTEMPT_COLUMNS, STEP_COLUMNS, check_columns
 from agent_hedge.stores.sql.engine import Database
 from agent_hedge.stores.sql.schema import attempts, steps
 

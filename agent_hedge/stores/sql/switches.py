@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agent_hedge.core.ports import SCOPE_KINDS, Switch
+from agent_hedge.core.stores import SCOPE_KINDS, Switch
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.stores.sql.engine import Database
 from agent_hedge.stores.sql.schema import switches as t

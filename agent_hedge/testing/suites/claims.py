@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent_hedge.core.ports import Claim, ClaimState, ClaimStore
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import Claim, ClaimState, ClaimStore
 
 LIVE = 60.0
 """A lease that does not run out during a test, in seconds."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent_hedge.core.ports import EffectRow, EffectStore
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import EffectRow, EffectStore
 
 
 def an_entry(name: str = "pay", effect: Effect = Effect.ONCE, **values: Any) -> EffectRow:

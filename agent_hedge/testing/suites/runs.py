@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from agent_hedge.core.ports import Block, RunRow, RunStore
+from agent_hedge.core.ports import Block
+from agent_hedge.core.stores import RunRow, RunStore
 
 
 @pytest.mark.anyio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_hedge.core.ports import SliceStore
+from agent_hedge.core.stores import SliceStore
 from agent_hedge.errors import ConfigurationError
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agent_hedge.core.ports import Switch, SwitchStore
+from agent_hedge.core.stores import Switch, SwitchStore
 
 
 @pytest.mark.anyio

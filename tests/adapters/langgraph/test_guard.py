@@ -29,8 +29,8 @@ from langgraph.types import Command, RetryPolicy, interrupt
 
 from agent_hedge import Fixed, Hedger, current_attempt
 from agent_hedge.core.events import Committed
-from agent_hedge.core.ports import ClaimState
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import ClaimState
 from agent_hedge.errors import ConfigurationError, EffectBarred, EffectInDoubt
 from agent_hedge.testing.clock import run_virtual
 from agent_hedge.tools.effect import tool_effect
