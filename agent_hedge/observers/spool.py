@@ -2,8 +2,8 @@
 
 A line is one ``write(2)`` to a file of this process, without ``fsync``: it survives a kill of the process, not a loss
 of power. A file is locked while its process lives; a file that can be locked was left behind, and belongs to whoever
-finds it. A line is a list of ``[table, row]`` as JSON, and exactly what a store is given later, so that reading it twice
-does no harm.
+finds it. A line is a list of ``[table, row]`` as JSON, and exactly what a store is given later: reading it twice does
+no harm.
 """
 
 from __future__ import annotations
