@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 from langchain_core.callbacks import UsageMetadataCallbackHandler
 from langchain_openai import ChatOpenAI
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
 from agent_hedge import Effect, Fixed, FleetBudget, Hedger, Target
+from agent_hedge.cli.__main__ import app
 from agent_hedge.latency import Sketch
 from agent_hedge.observers.accounting import Accounting
 from agent_hedge.observers.logging import Logging
@@ -227,25 +231,40 @@ def test_r18_the_canary_is_seen_nowhere(
     async def broken(secret: str) -> str:
         raise ConnectionError(secret)
 
+    async def pay(account: str) -> str:
+        return "paid"  # a result is content, and kept unless results=False
+
+    def by_password(engine: FakeEngine) -> ChatOpenAI:
+        url = engine.base_url.replace("://", f"://user:{CANARY}@")
+        return ChatOpenAI(model="gpt-4o-mini", base_url=url, api_key=SecretStr(f"sk-{CANARY}"))
+
     async def main() -> None:
         hedger = Hedger(url, policy=Fixed(0.0, attempts=2), budget=PLENTY, observers=[otel, Logging()])
         async with hedger, hedger.run(key="run-1"):
-            model = hedged(hedger, engines)
+            model = hedger.chat_model(*(Target(f"replica-{n}", by_password(one)) for n, one in enumerate(engines)))
             await model.ainvoke([("system", CANARY), ("user", CANARY)], stop=[CANARY])
             [chunk async for chunk in model.astream(CANARY, user=CANARY)]
             failing = hedger.wrap(broken, key="broken", effect=Effect.READ_ONLY, targets=["a", "b"])
             with pytest.raises(ConnectionError):
                 await failing(CANARY)
+            await hedger.once(pay, key="account", scope="run")(CANARY)
             spooled.extend(path.read_bytes() for path in (tmp_path / "spool").rglob("*.jsonl"))
 
     asyncio.run(main())
+    page, commands = tmp_path / "report.html", CliRunner()
+    asked = (["report"], ["report", "--json"], ["report", "--html", str(page)], ["runs", "explain", "run-1"])
+    printed = [commands.invoke(app, [*command, "--store", url], catch_exceptions=False).output for command in asked]
+    data: Any = reader.get_metrics_data()
     seen = {
         "spans": "".join(span.to_json() for span in backend.spans).encode(),
-        "metrics": (reader.get_metrics_data() or MeterProvider()).to_json().encode(),  # type: ignore[union-attr]
+        "metrics": data.to_json().encode(),
+        "OTLP": encode_spans(backend.spans).SerializeToString() + encode_metrics(data).SerializeToString(),
+        "commands": "".join(printed).encode(),
+        "HTML": page.read_bytes(),
         "logs": "\n".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records).encode(),
         "spool": b"".join(spooled),
         "tables": b"".join(path.read_bytes() for path in tmp_path.glob("store.db*")),
     }
-    for where, data in seen.items():
-        assert len(data) > 200, f"nothing was written to {where}: the test would see nothing"
-        assert CANARY.encode() not in data, where
+    for where, written in seen.items():
+        assert len(written) > 200, f"nothing was written to {where}: the test would see nothing"
+        assert CANARY.encode() not in written, where
