@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -28,49 +28,31 @@ UntilOption = Annotated[
 ]
 
 
-def on(
-    target: TargetOption = "",
-    node: NodeOption = "",
-    tenant: TenantOption = "",
-    fleet: FleetOption = "",
-    reason: ReasonOption = "",
-    until: UntilOption = "",
-    store: StoreOption = "",
-    schema: SchemaOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Take a switch back: code and environment decide again. What another switch forbids stays forbidden."""
-    _switch("on", _scope(target, node, tenant, fleet), reason, until, store, schema, json=json)
+def _command(mode: str, purpose: str) -> Callable[..., None]:
+    """Return the command that switches to `mode`."""
+
+    def switch(
+        target: TargetOption = "",
+        node: NodeOption = "",
+        tenant: TenantOption = "",
+        fleet: FleetOption = "",
+        reason: ReasonOption = "",
+        until: UntilOption = "",
+        store: StoreOption = "",
+        schema: SchemaOption = None,
+        json: JsonOption = False,
+    ) -> None:
+        _switch(mode, _scope(target, node, tenant, fleet), reason, until, store, schema, json=json)
+
+    switch.__name__, switch.__doc__ = mode, purpose
+    return switch
 
 
-def shadow(
-    target: TargetOption = "",
-    node: NodeOption = "",
-    tenant: TenantOption = "",
-    fleet: FleetOption = "",
-    reason: ReasonOption = "",
-    until: UntilOption = "",
-    store: StoreOption = "",
-    schema: SchemaOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Decide and record hedges, and dispatch none."""
-    _switch("shadow", _scope(target, node, tenant, fleet), reason, until, store, schema, json=json)
-
-
-def off(
-    target: TargetOption = "",
-    node: NodeOption = "",
-    tenant: TenantOption = "",
-    fleet: FleetOption = "",
-    reason: ReasonOption = "",
-    until: UntilOption = "",
-    store: StoreOption = "",
-    schema: SchemaOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Hedge nothing. Deadlines, recoveries, the fence and the ledger stay on."""
-    _switch("off", _scope(target, node, tenant, fleet), reason, until, store, schema, json=json)
+on = _command(
+    "on", "Take a switch back: code and environment decide again. What another switch forbids stays forbidden."
+)
+shadow = _command("shadow", "Decide and record hedges, and dispatch none.")
+off = _command("off", "Hedge nothing. Deadlines, recoveries, the fence and the ledger stay on.")
 
 
 def _scope(target: str, node: str, tenant: str, fleet: str) -> dict[str, str]:
