@@ -101,7 +101,7 @@ class Scripted(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        return self.bind(tools=[f"{self.model_name}:{tool}" for tool in tools], **kwargs)
+        return self.bind(tools=[{"name": f"{self.model_name}:{tool}"} for tool in tools], **kwargs)
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         raise NotImplementedError

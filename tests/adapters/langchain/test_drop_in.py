@@ -344,7 +344,7 @@ async def test_a_copied_binding_gives_each_member_its_own_tools() -> None:
     bound: Any = ample().chat_model(Scripted(script=fails, model_name="first"), other, family="f").bind_tools(["look"])
     copied = copy.deepcopy(bound)
     assert (await copied.ainvoke("Hello")).text == "two"
-    assert copied.bound._members[1].model.calls[0]["tools"] == ["second:look"]
+    assert copied.bound._members[1].model.calls[0]["tools"] == [{"name": "second:look"}]
 
 
 async def test_an_updated_copy_updates_every_member(engines: Engines, agent_hedge_force: int) -> None:
