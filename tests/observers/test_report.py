@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from agent_hedge.cli.__main__ import app
 from agent_hedge.cli.report import parse_since
 from agent_hedge.cli.report.bands import FINE, THIN
-from agent_hedge.cli.report.figures import Figures, figures
+from agent_hedge.cli.report.figures import Figures, Tokens, figures
+from agent_hedge.cli.report.pictures import waterfall
 from agent_hedge.cli.report.remedies import REMEDIES, remedy
 from agent_hedge.cli.report.text import as_data, lines
 from agent_hedge.core.events import Reason
@@ -193,6 +194,23 @@ def test_the_page_works_offline_and_shows_its_pictures(store: str, tmp_path: Pat
     assert not re.search(r"<script|<link|src=|url\(|https?://", page)
     assert "$" not in page.split("</style>")[1]
     assert 'name="viewport"' in page
+    assert page.count(">scenario</text>") == 1, "the waterfall names a node where it begins"
+
+
+def test_a_name_in_the_waterfall_stands_where_there_is_room() -> None:
+    nodes = ["first", "first", "a_node_with_quite_a_long_name"]
+    steps: list[Any] = [
+        {"step_id": node + str(at), "node": node, "started_at": at} for at, node in enumerate(nodes, start=100)
+    ]
+    attempts: dict[str, list[Any]] = {
+        step["step_id"]: [
+            {"role": "primary", "outcome": "won", "target": "a", **step, "ended_at": step["started_at"] + 1}
+        ]
+        for step in steps
+    }
+    drawn = waterfall(Figures([], Tokens(), steps, attempts, [], []), steps)
+    words = re.findall(r'text-anchor="(\w+)">([a-z_…]+)</text>', drawn)
+    assert words == [("start", "first"), ("end", "a_node_with_quite_a_lon…")]
 
 
 def test_names_in_the_page_are_data(store: str, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def _dispatch(group: Group, budget: float) -> Judgement:
         return Judgement("dispatch rate", rate, THIN, f"{group.steps} of {MIN_STEPS} steps")
     if rate > budget * 1.2:  # the budget is the fleet's: one node may well take a little more than its share
         return Judgement(
-            "dispatch rate", rate, "above the budget's share", "This node spends what others save: give it a higher q."
+            "dispatch rate", rate, "above the budget's share", "More than its share: a higher q hedges less."
         )
     return Judgement("dispatch rate", rate, FINE)
 

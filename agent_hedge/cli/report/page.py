@@ -62,7 +62,7 @@ def _group(group: dict[str, Any]) -> str:
 
 
 def _judgement(one: dict[str, Any]) -> str:
-    value = "" if one["value"] is None else f"{one['value']:.1%}"
+    value = "" if one["value"] is None or one["band"] == THIN else f"{one['value']:.1%}"
     kind = "" if one["band"] in (*_GOOD, THIN) else ' class="out"'
     advice = f"<br>{escape(one['advice'])}" if one["advice"] else ""
     return (

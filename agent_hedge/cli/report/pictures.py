@@ -14,6 +14,8 @@ LEFT, RIGHT, TOP, BOTTOM = 42, 10, 10, 32
 CURVES, TIMELINE, ROW = 230, 120, 18
 BUCKETS = 60
 MOST_ROWS = 50
+MOST_LETTERS, LETTER = 24, 7
+"""Of a node's name in the waterfall, and how wide one is at most."""
 
 
 def curves(series: dict[str, Sketch]) -> str:
@@ -86,29 +88,44 @@ def slowest_run(figures: Figures) -> tuple[str, Sequence[Row]]:
 
 
 def waterfall(figures: Figures, steps: Sequence[Row]) -> str:
-    """Draw each step as a row, its attempts as bars; what lost is hollow."""
+    """Draw each step as a row, its attempts as bars; what lost is hollow. A node is named where it begins."""
     spans = [(step, [row for row in figures.attempts.get(step["step_id"], ()) if row["ended_at"]]) for step in steps]
     ends = [row["ended_at"] for _, rows in spans for row in rows]
     if not ends:
         return ""
-    begin, end = min(step["started_at"] for step in steps), max(ends)
-    total = max(end - begin, 1e-3)
+    begin = float(min(step["started_at"] for step in steps))
+    total = max(float(max(ends)) - begin, 1e-3)
     height = TOP + len(spans) * ROW + BOTTOM
+
+    def x(instant: float) -> float:
+        return LEFT + (instant - begin) / total * (WIDTH - LEFT - RIGHT)
+
     parts = [_line("axis", LEFT, height - BOTTOM, WIDTH - RIGHT, height - BOTTOM)]
     for tick in range(5):
         at = LEFT + tick / 4 * (WIDTH - LEFT - RIGHT)
         parts.append(_text(at, height - BOTTOM + 14, f"{total * tick / 4:.3g} s", "end" if tick == 4 else "middle"))
+    named = None
     for number, (step, rows) in enumerate(spans):
         top = TOP + number * ROW
         parts.append(_text(LEFT - 5, top + 11, str(number + 1), "end"))
-        for row in rows:
-            left = LEFT + (row["started_at"] - begin) / total * (WIDTH - LEFT - RIGHT)
-            width = max((row["ended_at"] - row["started_at"]) / total * (WIDTH - LEFT - RIGHT), 1.5)
+        bars = [(x(row["started_at"]), max(x(row["ended_at"]), x(row["started_at"]) + 1.5)) for row in rows]
+        if bars and step["node"] != named:
+            named = step["node"]
+            parts.append(_beside(named or "", min(left for left, _ in bars), max(right for _, right in bars), top + 11))
+        for row, (left, right) in zip(rows, bars, strict=True):
             kind = f"{row['role'] or 'primary'} {'won' if row['outcome'] == 'won' else 'lost'}"
             offset = 0 if row["role"] == "primary" else 7
             said = f"{step['node']}: {row['role']} at {row['target']}, {row['outcome']}"
-            parts.append(_rect(kind, left, top + 2 + offset, width, 6, said))
+            parts.append(_rect(kind, left, top + 2 + offset, right - left, 6, said))
     return _svg(height, "the steps of one run", parts)
+
+
+def _beside(name: str, left: float, right: float, y: float) -> str:
+    """Write a name after a row's bars, or before them where there is no room."""
+    shown = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
+    if right + LETTER * len(shown) < WIDTH - RIGHT:
+        return _text(right + 4, y, shown, "start")
+    return _text(left - 4, y, shown, "end")
 
 
 def _survival(sketch: Sketch) -> list[tuple[float, float]]:
