@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 import anyio.to_thread
 
@@ -60,6 +61,14 @@ if TYPE_CHECKING:
     from agent_hedge.adapters.langgraph.guard import Guard
     from agent_hedge.stores.sql import Store
     from agent_hedge.tools.ledger import Ledger
+
+
+class Clients(Protocol):
+    """Connections that belong to run loops."""
+
+    async def close_here(self) -> None:
+        """Close those of the running loop."""
+        ...
 
 
 class Base:
@@ -145,6 +154,7 @@ class Base:
         if self.planner is not None:
             self._takes += (self.planner,)
         self._keys: dict[tuple[StepKey, str], None] = {}
+        self._clients: weakref.WeakSet[Clients] = weakref.WeakSet()
 
     def _plan(self) -> Planner | None:
         """Return what plans runs with a deadline; None without numpy (extra ``plan``): then nothing is planned."""
@@ -246,15 +256,27 @@ class Base:
     # --- closing --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the store and stop the background loop; open calls of it are cancelled. The hedger stays usable."""
+        """Close the store and stop the background loop; open calls of it are cancelled. The hedger stays usable.
+
+        Connections that models hold for this loop are closed by `aclose` only.
+        """
         self._observing.close()
+        if self._background.running:
+            self._background.call(self._close_clients)
         self._shared.close()
         self._background.close()
 
     async def aclose(self) -> None:
-        """Join the losers of the running loop (at most the grace), then close."""
+        """Join the losers of the running loop (at most the grace), close its connections, then close."""
         await self._loops.current().reaper.join()
-        self.close()
+        try:
+            await self._close_clients()
+        finally:
+            self.close()
+
+    async def _close_clients(self) -> None:
+        for clients in list(self._clients):
+            await clients.close_here()
 
     async def __aenter__(self) -> Self:
         if in_trio():

@@ -94,6 +94,7 @@ class Models(Graphs, Tools):
         )
         for member in model._members:
             self._observing.described[member.name] = describe(member.model, member.bound)
+            self._clients.add(member.copies)
         return model
 
     def middleware(

@@ -26,7 +26,7 @@ _BUILT_CLIENTS = frozenset({"client", "async_client", "root_client", "root_async
 class PrivateCopies:
     """The copies of one model, one per run loop (a client bound to two loops fails)."""
 
-    __slots__ = ("_by_loop", "_model", "_spare")
+    __slots__ = ("__weakref__", "_by_loop", "_model", "_spare")
 
     def __init__(self, model: BaseChatModel) -> None:
         self._model = model
@@ -48,6 +48,16 @@ class PrivateCopies:
         spare, self._spare = self._spare, None
         own = self._by_loop[loop] = spare or private_copy(self._model)
         return own
+
+    async def close_here(self) -> None:
+        """Close the connections of the running loop's copy. It is made anew where it is needed again."""
+        own: Any = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if is_of(own, "langchain_anthropic"):
+            await own._async_client.close()
+        elif getattr(own, "root_async_client", None) is not None and not getattr(
+            self._model, "http_async_client", None
+        ):
+            await own.root_async_client.close()
 
 
 def private_copy(model: BaseChatModel) -> BaseChatModel:

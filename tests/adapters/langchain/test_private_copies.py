@@ -166,3 +166,36 @@ def test_building_copies_repeats_no_warning(engines: Engines) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         private_copy(member)
+
+
+async def test_closing_the_hedger_closes_its_connections_on_every_loop_it_knows(engines: Engines) -> None:
+    hedger = ample()
+    model = hedged(engines, hedger)
+    await model.ainvoke("Hello")
+    await asyncio.to_thread(model.invoke, "Hello")  # on the background loop
+    copies = model._members[0].copies
+    clients = [copy.http_async_client for copy in copies._by_loop.values()]  # type: ignore[attr-defined]
+    assert [client.is_closed for client in clients] == [False, False]
+    await hedger.aclose()
+    assert [client.is_closed for client in clients] == [True, True]
+    assert (await model.ainvoke("Hello")).text, "it stays usable, with connections of its own"
+    await hedger.aclose()
+    assert not copies._by_loop
+
+
+async def test_closing_the_hedger_closes_connections_to_the_other_provider() -> None:
+    hedger = ample()
+    model = hedger.chat_model(anthropic(), anthropic(), family="same")
+    copy: Any = model._members[0].copies.here()
+    await hedger.aclose()
+    assert copy._async_client.is_closed()
+
+
+async def test_closing_the_hedger_leaves_the_users_own_clients_open(engines: Engines) -> None:
+    client = openai.DefaultAsyncHttpxClient()
+    hedger = ample()
+    model = hedger.chat_model(plain(engines[0], http_async_client=client), Scripted(steps=("x",)), family="same")
+    await model.ainvoke("Hello")
+    await hedger.aclose()
+    assert not client.is_closed
+    await client.aclose()
