@@ -8,7 +8,6 @@ import inspect
 import json as json_format
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,6 @@ import typer
 from agent_hedge.cli.common import SchemaOption, StoreOption, with_stores
 from agent_hedge.core.stores import Stores
 from agent_hedge.errors import ConfigurationError, HedgeError
-from agent_hedge.tools.effect import EffectSpec, effect_spec, namespace_of
 from agent_hedge.tools.registry import Registry
 
 
@@ -45,7 +43,7 @@ def explain(
             raise ConfigurationError("choose one of --json and --mermaid")
         graph = load(target)
         registry = _registry(store, schema)
-        found = explain_graph(graph, effects=registry, bar=bar, spec_of=partial(_spec, registry))  # type: ignore[arg-type]
+        found = explain_graph(graph, effects=registry, bar=bar, spec_of=registry.spec_of)  # type: ignore[arg-type]
     except ConfigurationError as error:
         typer.echo(f"agent-hedge explain: {error}", err=True)
         raise typer.Exit(2) from None
@@ -75,17 +73,6 @@ def _registry(store: str, schema: str | None) -> Registry:
         return registry
 
     return with_stores(store, schema, read)
-
-
-def _spec(registry: Registry, tool: Any) -> EffectSpec | None:
-    """Return what counts for an annotated tool once the registry has heard of it; nothing of it is stored."""
-    own = effect_spec(tool)
-    if own is None:
-        return None
-    try:
-        return registry.declare(tool, namespace=namespace_of(tool))[0].spec
-    except ConfigurationError:  # it has no name to be declared under
-        return own
 
 
 def load(target: str) -> Any:

@@ -100,7 +100,7 @@ class Graphs(Runs):
 
             self._graph_adapter = GraphAdapter(
                 effects=self.registry,
-                spec_of=self._shared.declared,
+                spec_of=self.registry.spec_of,
                 bar=self.bar,
                 open_run=lambda **settings: self.run(**settings).opened,
                 open_lane=self._node_lane,

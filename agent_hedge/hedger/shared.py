@@ -12,7 +12,7 @@ import logging
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_hedge.core.step import Effect
 from agent_hedge.core.stores import Stores
@@ -21,7 +21,6 @@ from agent_hedge.engine.rounds import Rounds
 from agent_hedge.engine.runbook import AtOnce, Runbook
 from agent_hedge.errors import HedgeError
 from agent_hedge.gates import Health, Modes
-from agent_hedge.tools.effect import EffectSpec, effect_spec, namespace_of
 from agent_hedge.tools.registry import Registry
 
 if TYPE_CHECKING:
@@ -98,16 +97,6 @@ class Shared:
             self._background.call(lambda: _at_most(self.registry.refresh(time.monotonic())))
         except HedgeError as error:
             logger.warning("the registry cannot be read, so every tool counts as once: %s", error)
-
-    def declared(self, tool: Any) -> EffectSpec | None:
-        """Return what counts for a tool that says itself what it does, after telling the registry of it."""
-        own = effect_spec(tool)
-        if own is None:
-            return None
-        try:
-            return self.registry.declare(tool, namespace=namespace_of(tool))[0].spec
-        except HedgeError:  # it cannot be stored under its name; what it says still counts
-            return own
 
     def write_the_rest(self) -> None:
         """Write the runs that were left, within a bounded time."""

@@ -23,9 +23,9 @@ import anyio.to_thread
 from agent_hedge.core.ports import Portal
 from agent_hedge.core.step import Effect
 from agent_hedge.core.stores import EffectRow, EffectStore
-from agent_hedge.errors import ConfigurationError
+from agent_hedge.errors import ConfigurationError, HedgeError
 from agent_hedge.tools import sources
-from agent_hedge.tools.effect import EffectSpec, with_effect
+from agent_hedge.tools.effect import EffectSpec, effect_spec, namespace_of, with_effect
 from agent_hedge.tools.judge import CODE, OPERATOR, SERVER, Entry, Key, judge, row_of, rows_of, same, standing
 
 T = TypeVar("T")
@@ -125,6 +125,16 @@ class Registry:
         if self._portal is not None and self._store is not None:
             self._portal.start(self.flush)
         return entries
+
+    def spec_of(self, tool: object) -> EffectSpec | None:
+        """Return what counts for a tool that says itself what it does, after hearing of it; None for any other."""
+        own = effect_spec(tool)
+        if own is None:
+            return None
+        try:
+            return self.declare(tool, namespace=namespace_of(tool))[0].spec
+        except HedgeError:  # it cannot be kept under its name; what it says still counts
+            return own
 
     async def adeclare(
         self, tools: object, *, namespace: str = "", trusted: bool = False, repin: bool = False, note: str = ""

@@ -39,9 +39,9 @@ def explain(
 ) -> Explanation:
     """Explain a `StateGraph`, a compiled graph or an ``@entrypoint`` workflow.
 
-    `effects` is asked for every tool by name and namespace. `spec_of` (an object -> its annotation or None) is asked
-    where `effects` says UNKNOWN: leave it out with a registry, which has been told the annotations and also says
-    UNKNOWN of stale ones. `namespace_of` tells a tool's namespace.
+    `effects` is asked for every tool by name and namespace. `spec_of` (an object -> what its annotation comes to, or
+    None) is asked first and counts where `effects` says UNKNOWN; of a registry it is `Registry.spec_of`: a tool that is
+    not the one that was pinned is stale. `namespace_of` tells a tool's namespace.
 
     Raises `ConfigurationError` when `graph` is not a graph, or `bar` not a reading of the bar.
     """

@@ -25,8 +25,8 @@ class Judge:
         """Return the tools that can run inside, with their effects; the registry's word comes first."""
         found = []
         for use in findings.tools.values():
-            effect = self._effects.effect(use.name, use.namespace)
             spec = self._spec_of(use.tool) if self._spec_of is not None else None
+            effect = self._effects.effect(use.name, use.namespace)  # after a registry has heard of this very tool
             if spec is not None and effect is Effect.UNKNOWN:
                 effect = Effect(getattr(spec, "static", spec.effect))
             barred = not effect.repeatable or getattr(spec, "repeat_allowed", True) is False

@@ -18,6 +18,7 @@ from agent_hedge.adapters.langgraph.report import Bar, NodeReport
 from agent_hedge.core.events import Reason
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError
+from agent_hedge.hedger import Hedger
 from agent_hedge.tools.effect import effect_spec, tool_effect
 from tests.adapters.langgraph import sample_graphs as samples
 from tests.adapters.langgraph.knowledge import USUAL, Known
@@ -231,6 +232,42 @@ def test_r09_annotations_count_where_the_registry_knows_nothing() -> None:
     assert report.verdicts["node"].hedgeable
     report = explain(graph, effects=Known())["n"]
     assert {used.effect for used in report.tools} == {Effect.UNKNOWN}
+
+
+def test_r09_a_tool_with_another_schema_than_the_operator_judged_is_stale_at_the_first_look() -> None:
+    @tool("peek")
+    def before(q: str) -> str:
+        """Look."""
+        return q
+
+    hedger = Hedger()
+    hedger.registry.declare([before])
+    hedger.registry.annotate("peek", Effect.READ_ONLY)
+
+    @tool_effect(Effect.READ_ONLY)
+    @tool("peek")
+    def after(q: str, *, send: bool) -> str:
+        """Look, and more."""
+        return q
+
+    def action(state: samples.State) -> Any:
+        return {"log": [after.invoke({"q": "x", "send": True})]}
+
+    builder = samples.one(action)
+    builder.add_node("before", samples.n_plain)
+    builder.add_edge("before", "n")
+    report = hedger.explain(builder, bar="downstream")
+    assert [report[name].verdicts["node"].hedgeable for name in ("before", "n")] == [False, False]
+
+
+def test_r09_what_the_operator_forbids_to_repeat_bars() -> None:
+    def action(state: samples.State) -> Any:
+        return {"log": [samples.lookup.invoke("x")]}
+
+    for allowed in (True, False):
+        hedger = Hedger()
+        hedger.registry.annotate("lookup", Effect.READ_ONLY, repeat_allowed=allowed)
+        assert hedger.explain(samples.one(action))["n"].verdicts["node"].hedgeable is allowed
 
 
 def test_r09_a_tool_that_may_not_be_repeated_bars_whatever_its_effect() -> None:
