@@ -87,7 +87,7 @@ class Tools(Base):
                 self._tool_guard = Guard(
                     Guarded(ledger, self._background, self._tell_claim),
                     entries=self.registry,
-                    declare=self._shared.declared,
+                    declare=self.registry.spec_of,
                     on_in_doubt=self._on_in_doubt,
                 )
             return self._tool_guard
