@@ -6,7 +6,8 @@ behind a 5 % cap: run p99 98.5 s, a p95 trigger 78.9 s; `facts/theory.md` 0):
 
     b' = b - sqrt(b / N) - r2, but at least b / 2      # b: budget, N: requests of the last 60 minutes,
     q  = max(topology default, 1 - b' / e)             # r2: second hedges per request, e: eligible share
-    d0 = max(F^-1(q), 1.5 x median)                    # 2.5 x median where the long book has no tail to speak of
+    d0 = max(F^-1(q), 1.5 x median)                    # where the long book has no tail to speak of:
+                                                       # max(F^-1(q), 2.5 x median, F^-1(0.996) of the long book)
 
 sqrt(b / N) is one standard deviation of the share of N requests that pass a trigger of probability b.
 """
@@ -31,6 +32,9 @@ LIGHT_FLOOR = 2.5
 """The same where the tail is light: a request that slow is not of that distribution (DESIGN 5.7)."""
 LIGHT_TAIL = 2.5
 """p99/p50 of the last 24 hours below which a tail is light (DESIGN 5.7)."""
+LIGHT_Q = 0.996
+"""The least quantile of the last 24 hours there. Below 2.5 medians may lie anything from 99 % on, and a light tail is
+not worth more than 0.5 % extra dispatches: hedging such series changed their p99 by less than 2 %."""
 REPLICAS_Q = 0.90
 """Topology default between replicas of one place; takes a budget of 10 % to come into its own (DESIGN 5.7)."""
 DISTANT_Q = 0.95
@@ -124,7 +128,7 @@ def default_delay(
     floor = FLOOR
     p50, p99 = latency.long_quantile(key, target, 0.5, now), latency.long_quantile(key, target, 0.99, now)
     if p50 is not None and p99 is not None and p99 < LIGHT_TAIL * p50:
-        floor = LIGHT_FLOOR
+        floor, slow = LIGHT_FLOOR, max(slow, latency.long_quantile(key, target, LIGHT_Q, now) or 0.0)
     return max(slow, floor * median)
 
 
