@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Literal, cast
+from typing import Any, Literal, Optional, cast
 
 import pytest
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
@@ -137,6 +137,62 @@ async def test_it_runs_with_all_that_is_injected(name: str, wrap: Wrap) -> None:
     assert result == {"x": 0, "y": 6 if name == "partial" else 5}
 
 
+async def config_bare(state: In, config: RunnableConfig) -> State:
+    return {"y": len(config)}
+
+
+async def config_optional(state: In, config: Optional[RunnableConfig] = None) -> State:  # noqa: UP045
+    return {"y": len(config or {})}
+
+
+async def config_unannotated(state: In, config) -> State:  # type: ignore[no-untyped-def]
+    return {"y": len(config)}
+
+
+async def config_or_none(state: In, config: RunnableConfig | None = None) -> State:
+    return {"y": len(config or {})}
+
+
+async def store_or_none(state: In, *, store: BaseStore | None = None) -> State:
+    return {"y": int(store is not None)}
+
+
+async def runtime_by_another_name(state: In, rt: Runtime[Any] | None = None) -> State:
+    return {"y": int(rt is not None)}
+
+
+async def keywords_only(state: In, **kwargs: Any) -> State:
+    return {"y": len(kwargs)}
+
+
+INJECTED: dict[Any, list[str]] = {
+    config_bare: ["config"],
+    config_optional: ["config"],
+    config_unannotated: ["config"],
+    config_or_none: [],
+    store_or_none: [],
+    runtime_by_another_name: [],
+    keywords_only: [],
+}
+"""What LangGraph injects by annotation: these are strings here, and it does not know all of them (facts 0.10)."""
+
+
+@WRAPS
+@pytest.mark.parametrize("action", INJECTED, ids=lambda action: str(action.__name__))
+@pytest.mark.filterwarnings("ignore:The 'config' parameter")
+@pytest.mark.asyncio
+async def test_what_is_injected_by_annotation_is_what_a_plain_node_is_given(action: Any, wrap: Wrap) -> None:
+    assert seen(wrap(action)) == seen(action)
+    assert seen(action)["accepts"] == INJECTED[action]
+    found = []
+    for node in (action, wrap(action)):
+        builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+        builder.add_node("n", node)
+        builder.add_edge(START, "n")
+        found.append((await builder.compile(store=InMemoryStore()).ainvoke({"x": 5}))["y"] > 0)
+    assert found == [bool(INJECTED[action])] * 2
+
+
 @WRAPS
 def test_wrapping_twice_is_wrapping_once(wrap: Wrap) -> None:
     wrapped = wrap(full)
@@ -218,6 +274,30 @@ class Holder:
         return await self.graph.ainvoke(state)
 
 
+def by_dict() -> Any:
+    graphs = {"one": inner_graph()}
+
+    async def call(state: State) -> Any:
+        return await graphs["one"].ainvoke(state)
+
+    return call
+
+
+class Custom(Runnable[Any, Any]):
+    def __init__(self) -> None:
+        self.graph = inner_graph()
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        return self.graph.invoke(input, config)
+
+
+def subgraphs_of(node: Any) -> list[str]:
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("outer", node)
+    builder.add_edge(START, "outer")
+    return [each for each, _ in builder.compile().get_subgraphs(recurse=True)]
+
+
 SUBGRAPHS: dict[str, tuple[Any, bool]] = {
     "itself": (inner_graph(), True),
     "by_global": (by_global, True),
@@ -227,24 +307,27 @@ SUBGRAPHS: dict[str, tuple[Any, bool]] = {
     "lambda": (RunnableLambda(by_global), True),
     "sequence": (inner_graph() | RunnableLambda(lambda x: x), True),
     "attribute": (Holder(), False),
+    "in_a_dict": (by_dict(), False),
+    "custom_runnable": (Custom(), False),
     "with_retry": (inner_graph().with_retry(), False),
+    "with_fallbacks": (inner_graph().with_fallbacks([RunnableLambda(lambda x: x)]), False),
 }
-"""What is found on a plain node. By design of LangGraph the last two are not; see docs/adapters.md."""
+"""What is found on a plain node. By design of LangGraph the last five are not; see docs/adapters.md."""
 
 
 @WRAPS
 @pytest.mark.parametrize("name", SUBGRAPHS)
 def test_subgraphs_are_found_where_they_are_found_on_the_plain_node(name: str, wrap: Wrap) -> None:
     action, found = SUBGRAPHS[name]
+    assert subgraphs_of(action) == (["outer"] if found else [])
+    assert subgraphs_of(wrap(action)) == subgraphs_of(action)
 
-    def names(node: Any) -> list[str]:
-        builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
-        builder.add_node("outer", node)
-        builder.add_edge(START, "outer")
-        return [each for each, _ in builder.compile().get_subgraphs(recurse=True)]
 
-    assert names(action) == (["outer"] if found else [])
-    assert names(wrap(action)) == names(action)
+@WRAPS
+def test_a_subgraph_behind_two_decorators_is_found_on_a_wrapped_node_alone(wrap: Wrap) -> None:
+    twice = decorated(decorated(by_closure()))
+    assert subgraphs_of(twice) == []
+    assert subgraphs_of(wrap(twice)) == ["outer"]
 
 
 @WRAPS
