@@ -99,6 +99,14 @@ def test_every_refusal_has_its_meaning_and_the_remedy_of_the_report() -> None:
     assert all(meaning for meaning, _ in rows.values())
 
 
+def test_the_refusals_that_are_reserved_are_those_that_nothing_says() -> None:
+    speaking = (path for path in (ROOT / "agent_hedge").rglob("*.py") if path.name not in ("events.py", "remedies.py"))
+    said = set(re.findall(r"\bReason\.([A-Z_]+)", "\n".join(path.read_text(encoding="utf-8") for path in speaking)))
+    reserved = re.search(r"^Reserved.*$", (DOCS / "refusals.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.findall(r"`(\w+)`", reserved[0]) if reserved else []
+    assert named == [reason.value for reason in Reason if reason.name not in said]
+
+
 def test_the_command_line_is_as_the_page_says() -> None:
     page = (DOCS / "cli.md").read_text(encoding="utf-8")
     assert page == cli_page.page(), "write it anew: python -m tests.examples.cli_page"
