@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import time
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from agent_hedge.testing.postgres import free_port
+from tests.servers import serving
 
 from .run import PROJECT, Sent
 
-START_S = 120.0
 TAKEN_IN_S = 30.0
 
 
@@ -100,8 +96,9 @@ def phoenix(folder: Path) -> Iterator[Phoenix]:
         "PHOENIX_TELEMETRY_ENABLED": "false",
         "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
     }
-    with _process([_program("phoenix"), "serve"], environment, folder, f"http://127.0.0.1:{port}/healthz"):
-        yield Phoenix(f"http://127.0.0.1:{port}", {})
+    url = f"http://127.0.0.1:{port}"
+    with serving([_program("phoenix"), "serve"], ready=f"{url}/healthz", folder=folder, environment=environment):
+        yield Phoenix(url, {})
 
 
 @contextmanager
@@ -113,8 +110,9 @@ def mlflow(folder: Path) -> Iterator[MLflow]:
         *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--default-artifact-root", str(folder / "artifacts")),
     ]
     environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with _process(command, environment, folder, f"http://127.0.0.1:{port}/health"):
-        yield MLflow(f"http://127.0.0.1:{port}", {"x-mlflow-experiment-id": "0"})
+    url = f"http://127.0.0.1:{port}"
+    with serving(command, ready=f"{url}/health", folder=folder, environment=environment):
+        yield MLflow(url, {"x-mlflow-experiment-id": "0"})
 
 
 def _program(name: str) -> str:
@@ -122,33 +120,6 @@ def _program(name: str) -> str:
     if found is None:
         raise FileNotFoundError(f"no {name}: set {name.upper()} to its program (tests/backends/README.md)")
     return found
-
-
-@contextmanager
-def _process(command: list[str], environment: Mapping[str, str], folder: Path, ready: str) -> Iterator[None]:
-    """Run a server until the block is left, with all that it has started."""
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env={**os.environ, **environment}, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            until = time.monotonic() + START_S
-            while not _answers(ready):
-                if process.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(f"{command[0]} did not start:\n{(folder / 'log').read_text()[-2000:]}")
-                time.sleep(0.2)
-            yield
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5):
-            return True
-    except (URLError, OSError):
-        return False
 
 
 def _json(url: str, body: Any = None) -> Any:

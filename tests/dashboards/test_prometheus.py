@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
-from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -23,13 +22,14 @@ import pytest
 from prometheus_client import start_http_server
 
 from agent_hedge.testing.postgres import free_port
+from tests.servers import serving
 
 from .artefacts import ALERTS, QUERIES, RULES, filled
 from .exporter import MINUTES, Exporter
 
 pytestmark = pytest.mark.prometheus
 
-START_S = 60.0
+SCRAPED_S = 60.0
 WINDOW = "1h"
 NAMES = [alert["alert"] for alert in ALERTS]
 
@@ -100,24 +100,8 @@ def _server(folder: Path, exposed: int) -> Iterator[str]:
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            until = time.monotonic() + START_S
-            while not _answers(f"http://127.0.0.1:{port}/-/ready"):
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < until, "Prometheus did not start"
-                time.sleep(0.1)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5):
-            return True
-    except (URLError, OSError):
-        return False
+    with serving(command, ready=f"http://127.0.0.1:{port}/-/ready", folder=folder):
+        yield f"http://127.0.0.1:{port}"
 
 
 def promtool(*arguments: str) -> None:
@@ -164,7 +148,7 @@ def test_alerts_can_be_evaluated_and_a_node_misses_its_deadline(prometheus: Prom
 
 
 def test_it_scrapes_the_exporter_itself(prometheus: Prometheus) -> None:
-    until = time.monotonic() + START_S
+    until = time.monotonic() + SCRAPED_S
     while not (found := prometheus.query("sum(agent_hedge_steps_started_total)", at=time.time())):
         assert time.monotonic() < until
         time.sleep(0.2)  # its next scrape
