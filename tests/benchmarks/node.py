@@ -34,7 +34,7 @@ async def plus_one(state: State) -> State:
     return {"n": state["n"] + 1}
 
 
-def chain(wrap: Callable[[Any], Any]) -> Any:
+def chain(wrap: Callable[[Any], Any], wrap_graph: Callable[[Any], Any] = lambda builder: builder) -> Any:
     """Return a compiled chain of `STEPS` nodes."""
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
     names = [f"n{index}" for index in range(STEPS)]
@@ -42,7 +42,7 @@ def chain(wrap: Callable[[Any], Any]) -> Any:
         builder.add_node(name, wrap(plus_one))
     for before, after in zip([START, *names], names, strict=False):
         builder.add_edge(before, after)
-    return builder.compile()
+    return wrap_graph(builder).compile()
 
 
 async def cpu_us(graph: Any) -> float:
@@ -57,6 +57,7 @@ async def measure() -> dict[str, float]:
     hedger = Hedger()
     graphs = {
         "plain": chain(lambda action: action),
+        "entered": chain(lambda action: action, hedger.wrap_graph),  # the plain nodes of a graph that was wrapped
         "wrapped": chain(hedger.node),
         "raced": chain(lambda action: hedger.node(action, unit="node", effect=Effect.READ_ONLY, trigger="total")),
     }
