@@ -293,6 +293,8 @@ class RunView(Protocol):
 
     sticky_target: str
     """Where the run's next step starts (empty: no preference)."""
+    stays_until: float
+    """Until when (an instant) only a hedge win moves the run."""
     last_step: LastStep | None
     """How the last step was answered, until somebody has drawn the consequences."""
 

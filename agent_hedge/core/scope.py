@@ -85,6 +85,7 @@ class Run:
         self.last_step: LastStep | None = None
         self.sticky_target = ""
         """Where the next step starts: the winner of the last hedge, or a place tried after a slow step."""
+        self.stays_until = -math.inf
         self._waiting: set[int] = set()
         self._spoke_at: float | None = None
         self._lock = threading.Lock()
@@ -285,7 +286,18 @@ class Racing(Protocol):
 class ActiveAttempt:
     """The attempt that the current code runs for. Reachable by `current_attempt()`, also in worker threads."""
 
-    __slots__ = ("_racing", "attempt", "cancelled", "certainty", "phase", "spoken", "started", "tokens", "usage")
+    __slots__ = (
+        "_racing",
+        "attempt",
+        "cancelled",
+        "certainty",
+        "phase",
+        "spoken",
+        "started",
+        "tokens",
+        "tool_s",
+        "usage",
+    )
 
     def __init__(self, attempt: Attempt, racing: Racing) -> None:
         self.attempt = attempt
@@ -302,6 +314,8 @@ class ActiveAttempt:
         self.certainty = Certainty.UNKNOWN
         self.usage: Usage | None = None
         """What the adapter counts of it, where somebody listens."""
+        self.tool_s = 0.0
+        """Seconds its guarded tools have taken, all calls together."""
         self._racing = racing
 
     @property

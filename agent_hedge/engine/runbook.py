@@ -49,6 +49,8 @@ EXPIRY_S = 10.0
 """What no open step has needed for this long goes back (DESIGN 5.10)."""
 BEAT_S = 5.0
 """A run that is open is written at least this often, which says that it is alive."""
+AWAY_S = 30.0
+"""A run that configuration opened has no end that anybody could see: after so long without a step it counts as left."""
 ALIVE_S = 15.0
 """An open run that was not written for this long has crashed: two beats and a slow store."""
 PATIENCE_S = 0.5
@@ -135,7 +137,12 @@ class Runbook:
     @property
     def unwritten(self) -> bool:
         """Whether runs that were left are still to be written."""
-        return bool(self._leaving)
+        return bool(self._leaving) or any(record.unwritten for record in list(self._open))
+
+    def closing(self) -> None:
+        """This process is about to go: what no scope will leave is left now."""
+        for record in list(self._open):
+            record.notice(0.0)
 
     def left(self, record: Record) -> None:
         """Hear that nothing is left to be written of a record."""
@@ -216,6 +223,12 @@ class Record:
         self._written_at = -math.inf
         self._state = OPEN
         self._remaining: float | None = None
+        self.unscoped = False
+        """Whether no scope will say when it is left: configuration has opened it."""
+        self._active_at = -math.inf
+        """When a step last began or ended (epoch)."""
+        self._away = False
+        """Whether it counts as paused because nothing of it has run for long."""
 
     # --- the run's side: at once, from any thread ---------------------------------------------------------------
 
@@ -227,6 +240,18 @@ class Record:
     def undecided(self) -> bool:
         """Whether what runs inside the scope decides which generation this is."""
         return not self._settled
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the store has not heard yet that it was begun, or left."""
+        return self._began and (self._written is None or self._written.state != self._state)
+
+    def notice(self, idle: float) -> None:
+        """A run without a scope of which no step was open for `idle` seconds was left: its clock stands still since."""
+        since = self._book.epoch() - self._active_at
+        with self._lock:
+            if self.unscoped and self._began and not self._open and self._state == OPEN and since >= idle:
+                self._remaining, self._state, self._away = _finite(self._run.remaining + since), PAUSED, True
 
     def wait(self) -> None:
         """Block until it is loaded, at most `PATIENCE_S`."""
@@ -242,6 +267,9 @@ class Record:
         with self._lock:
             self._open += 1
             self._due = self._due.plus(Block(1, tokens))
+            self._active_at = self._book.epoch()
+            if self._away:  # not left after all
+                self._remaining, self._state, self._away = None, OPEN, False
             asking = self._ask()
         if asking:
             self._book.refill(self)
@@ -255,6 +283,7 @@ class Record:
     def over(self, tokens: int) -> None:
         """A step that has hedged is over before one that has not: which it was is not worth remembering."""
         with self._lock:
+            self._active_at = self._book.epoch()
             self._open -= 1
             its = Block(1, tokens)
             self._due = self._due.minus(its.minus(self._served)) if self._open else Block()
@@ -324,11 +353,11 @@ class Record:
         return self._run.tokens is not None or self._run.cost is not None
 
     def paused(self) -> None:
-        self._remaining, self._state = _finite(self._run.remaining), PAUSED
+        self._remaining, self._state, self._away = _finite(self._run.remaining), PAUSED, False
         self._book.keep(self)
 
     def resumed(self) -> None:
-        self._remaining, self._state = None, OPEN
+        self._remaining, self._state, self._away = None, OPEN, False
         self._book.keep(self)
 
     def end(self) -> None:
@@ -413,6 +442,7 @@ class Record:
         elif self._settled and not self._stored:
             await self._store()
         elif self._stored:
+            self.notice(AWAY_S)
             await self._save()
             with self._lock:
                 asking = self._asking or self._ask()
@@ -452,7 +482,8 @@ class Record:
             state=self._state,
             sticky_target=run.sticky_target,
         )
-        if self._written is not None and _same(self._written, total) and epoch - self._written_at < BEAT_S:
+        beat = self._state == OPEN and epoch - self._written_at >= BEAT_S  # what is paused may go on elsewhere by now
+        if self._written is not None and _same(self._written, total) and not beat:
             return
         await self._book.store.save(
             replace(

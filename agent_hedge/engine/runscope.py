@@ -51,6 +51,8 @@ class RunScope:
     @property
     def opened(self) -> Run:
         """The run, for adapters that keep it open without a scope."""
+        if self._record is not None:
+            self._record.unscoped = True
         return self._run
 
     def __enter__(self) -> Run:
@@ -126,5 +128,7 @@ def _ended(run: Run, error: BaseException | None) -> RunEnded:
         steps=run.steps,
         hedges=run.extra_attempts_used,
         recoveries=run.recoveries_used,
+        hedges_left=max(0, run.extra_attempts - run.extra_attempts_used),
+        remaining=run.remaining,
         error="" if error is None else type(error).__name__,
     )

@@ -100,6 +100,7 @@ class Shared:
 
     def write_the_rest(self) -> None:
         """Write the runs that were left, within a bounded time."""
+        self.runbook.closing()
         if self._away and self.runbook.unwritten and self._background.running:
             try:
                 self._background.call(lambda: _at_most(self.runbook.flush()))

@@ -10,7 +10,7 @@ import pytest
 from agent_hedge.core.events import Reason
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Role
-from agent_hedge.engine.runbook import ALIVE_S, BEAT_S, BLOCK, EXPIRY_S
+from agent_hedge.engine.runbook import ALIVE_S, AWAY_S, BEAT_S, BLOCK, EXPIRY_S
 from tests.runs.kit import World
 
 
@@ -122,6 +122,66 @@ def test_r12_a_pause_inside_the_scope_stops_the_clock() -> None:
     assert left(run) == 20.0
     world.now += 5
     assert left(run) == 15.0
+
+
+def test_r12_a_run_that_was_left_without_a_word_stands_still_elsewhere_and_not_here() -> None:
+    """Configuration has opened it, and whether its graph has stopped nobody says."""
+    world = World()
+    process = world.process()
+    run, record = process.open(deadline=600.0)
+    record.unscoped = True
+    run.begin_step()
+    world.now += AWAY_S + 1
+    process.flush()
+    assert state_of(world) == ("open", None), "its step is still open"
+    run.end_step()
+    world.now += AWAY_S
+    process.flush()
+    assert state_of(world) == ("paused", 600.0 - AWAY_S - 1)
+    world.now += 7_200
+    again, other = world.process().open()
+    other.see(True)
+    assert left(again) == 600.0 - AWAY_S - 1
+
+
+def test_r12_a_step_after_a_long_time_without_one_finds_the_clock_as_it_was() -> None:
+    world = World()
+    process = world.process()
+    run, record = process.open(deadline=600.0)
+    record.unscoped = True
+    run.begin_step()
+    run.end_step()
+    world.now += AWAY_S
+    process.flush()
+    run.begin_step()
+    process.flush()
+    assert left(run) == 600.0 - AWAY_S
+    assert state_of(world) == ("open", None)
+
+
+def state_of(world: World) -> tuple[str, float | None]:
+    row = world.row()
+    assert row is not None
+    return row.state, row.remaining
+
+
+def test_a_paused_run_is_not_written_over_where_it_has_gone_on_elsewhere() -> None:
+    world = World()
+    first = world.process()
+    run, _ = first.open()
+    run.begin_step()
+    run.pause()
+    world.now += BEAT_S
+    second = world.process()
+    again, other = second.open()
+    other.see(True)
+    again.begin_step()
+    world.now += BEAT_S
+    for process in (second, first):
+        process.flush()
+    row = world.row()
+    assert row is not None
+    assert row.state == "open"
 
 
 def test_r13_a_process_spends_what_it_was_granted_and_a_second_one_what_is_left() -> None:

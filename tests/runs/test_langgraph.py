@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,9 @@ from agent_hedge import Hedger, Target, current_attempt, current_run
 from agent_hedge.core.events import AttemptRefused, AttemptStarted, Event, Reason
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Role
+from agent_hedge.core.stores import RunRow
 from agent_hedge.errors import DeadlineExceeded
+from agent_hedge.stores.sql import sql_stores
 from agent_hedge.testing.clock import run_virtual
 from tests.adapters.langgraph.graph_kit import Chat
 from tests.engine.kit import hedger
@@ -178,6 +180,53 @@ def test_r12_two_hours_in_the_middle_of_a_process_of_its_own(sqlite_url: str, tm
     (first, before), (second, after) = seen
     assert (first.generation, second.generation, second.steps) == (0, 0, 2)
     assert before - after == pytest.approx(8.0 + _model_time(seen), abs=0.2)
+
+
+def test_r12_a_run_of_configuration_goes_on_in_another_process_with_what_was_left(sqlite_url: str) -> None:
+    """As on a LangGraph server: no scope, a plain node asks a person, another worker resumes the thread."""
+    seen: list[tuple[Run, float]] = []
+    saver = InMemorySaver()
+    config: Any = {"configurable": {"thread_id": "t", "agent_hedge": {"deadline_s": 30, "run_key": "t"}}}
+
+    def turn(given: Any) -> Callable[[], Any]:
+        async def main() -> None:
+            async with hedger(99.0, store=sqlite_url, accounting="off") as opened:
+                model = opened.chat_model(Chat(), Chat(), family="scripted")
+
+                async def act(state: Turns) -> Turns:
+                    answer = await model.ainvoke([HumanMessage("x")])
+                    run = current_run()
+                    assert run is not None
+                    seen.append((run, run.remaining))
+                    return {"said": [answer.text]}
+
+                def ask(state: Turns) -> Turns:
+                    return {"said": [interrupt("may I?")]}
+
+                builder: StateGraph[Any, Any, Any, Any] = StateGraph(Turns)
+                builder.add_sequence([("plan", act), ("ask", ask), ("act", act)])
+                builder.add_edge(START, "plan")
+                await opened.wrap_graph(builder).compile(checkpointer=saver).ainvoke(given, config)
+
+        return main
+
+    run_virtual(turn({"said": []}))
+    (row,) = asyncio.run(rows(sqlite_url))
+    assert (row.state, row.deadline_epoch) == ("paused", None)
+    assert row.remaining == pytest.approx(30.0, abs=1.0)
+    run_virtual(turn(Command(resume="yes")))
+    (first, _), (second, _) = seen
+    assert first is not second
+    (row,) = asyncio.run(rows(sqlite_url))
+    assert (row.generation, row.steps) == (0, 2)
+
+
+async def rows(url: str) -> Sequence[RunRow]:
+    stores = sql_stores(url, create=False)
+    try:
+        return await stores.runs.recent(9)
+    finally:
+        await stores.close()
 
 
 def test_r12_the_second_turn_on_a_thread_is_past_the_first_ones_deadline_and_works() -> None:

@@ -99,7 +99,9 @@ class Seeds:
                     known = self._runs[name] = Asked(self._opened(seed, where, resumed), control)
             self._runs.move_to_end(name)
             if len(self._runs) > LIMIT:
-                self._runs.popitem(last=False)
+                _, forgotten = self._runs.popitem(last=False)
+                if forgotten.run.record is not None:
+                    forgotten.run.record.close()
             return known
 
     def _opened(self, seed: object, where: str, resumed: bool) -> Run:
