@@ -5,6 +5,7 @@ Every event carries the logical request (`step_id`), its key and its instant in 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -212,12 +213,17 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """A run's scope was left; `error` is the type's name of what ended it."""
+    """A run's scope was left; `error` is the type's name of what ended it.
+
+    `hedges_left` is what its purse still holds, `remaining` the seconds to its deadline.
+    """
 
     run: int
     steps: int
     hedges: int
     recoveries: int
+    hedges_left: int | None = None
+    remaining: float = math.inf
     error: str = ""
     step_id: str = ""
     key: StepKey = NO_STEP

@@ -186,7 +186,8 @@ class Receipt:
     """What is known of the end of an attempt that did not win.
 
     `phase`: the last phase reached (``connect``, ``headers``, ``decode``, ``thread``), where that was seen.
-    `cancel_sent` and `released` are instants; tokens are counts with their certainty.
+    `cancel_sent` and `released` are instants; tokens are counts with their certainty; `tool_s` is the seconds that
+    guarded tools have taken.
     """
 
     phase: str = ""
@@ -195,6 +196,7 @@ class Receipt:
     tokens: int | None = None
     certainty: Certainty = Certainty.UNKNOWN
     usage: Usage | None = None
+    tool_s: float = 0.0
 
 
 class Ended(NamedTuple):

@@ -252,7 +252,7 @@ class Driver(Generic[T]):
 
     def _receipt(self, active: ActiveAttempt) -> Receipt:
         known = self._releases.pop(active.number, NO_RECEIPT) if self._releases else NO_RECEIPT
-        if active.phase or active.usage is not None or active.tokens is not None:
+        if active.phase or active.usage is not None or active.tokens is not None or active.tool_s:
             return Receipt(
                 phase="decode" if active.spoken and active.phase == "headers" else active.phase,
                 cancel_sent=known.cancel_sent,
@@ -260,6 +260,7 @@ class Driver(Generic[T]):
                 tokens=active.tokens,
                 certainty=active.certainty,
                 usage=active.usage,
+                tool_s=active.tool_s,
             )
         return known
 

@@ -10,6 +10,10 @@ reach a thread started by hand, nor a bare ``loop.run_in_executor``: who races w
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from agent_hedge.core.scope import attempt_scope
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import EffectBarred
@@ -27,3 +31,17 @@ def pass_fence(effect: Effect, *, commutes: bool = False, tool: str = "") -> Non
         raise EffectBarred(
             f"Another attempt of this step has won: {tool or 'this tool'} was not started.", tool=tool, reason="fence"
         )
+
+
+@contextmanager
+def in_a_tool() -> Iterator[None]:
+    """Add the time in here to that of the attempt it is spent in, if it is any (a loser's may never end)."""
+    attempt = attempt_scope.get()
+    if attempt is None:
+        yield
+        return
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        attempt.tool_s += time.perf_counter() - began

@@ -40,5 +40,12 @@ def test_the_table_of_metrics_is_complete_and_right() -> None:
 
 
 def test_every_event_of_a_span_is_named() -> None:
-    for event in ("TRIGGER_ARMED", "TRIGGER_LATE", "HEDGE_DUE", "REFUSED", "COMMIT", "CANCEL_SENT", "RELEASED"):
-        assert getattr(names, event).removeprefix("agent_hedge") in TELEMETRY
+    events = ("TRIGGER_ARMED", "TRIGGER_LATE", "HEDGE_DUE", "REFUSED", "COMMIT", "CANCEL_SENT", "RELEASED")
+    for event in (*events, "FENCE", "CLAIM"):
+        assert f"`{getattr(names, event).removeprefix('agent_hedge')}`" in TELEMETRY.replace("`agent_hedge.", "`.")
+
+
+def test_the_table_of_times_is_complete() -> None:
+    times = {name for name in vars(names).values() if str(name).startswith("agent_hedge.time.")}
+    (table,) = re.findall(r"^\| `agent_hedge\.time\.` .*?\n\n", TELEMETRY, re.MULTILINE | re.DOTALL)
+    assert {f"agent_hedge.time.{name}" for name in re.findall(r"^\| `([a-z_]+)` ", table, re.MULTILINE)} == times

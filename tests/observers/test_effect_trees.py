@@ -13,6 +13,7 @@ from agent_hedge.testing import run_virtual
 
 from .spans import Backend, events, said
 from .test_metrics import Meters
+from .test_tracing import seconds
 
 RUN, STEP, ATTEMPT = "agent_hedge.run", "agent_hedge.step work", "agent_hedge.attempt work"
 
@@ -130,4 +131,7 @@ def test_a_claim_inside_an_attempt_is_the_attempts(backend: Backend) -> None:
 
     asyncio.run(main())
     assert backend.tree() == [(RUN, [(STEP, [(ATTEMPT, [])])])]
-    assert events(backend.named(ATTEMPT)[0]) == ["fence", "claim"]
+    (attempt,) = backend.named(ATTEMPT)
+    assert events(attempt) == ["fence", "claim"]
+    (waited,) = said(attempt, "time.tool_wait")
+    assert 0 < waited < seconds(attempt)

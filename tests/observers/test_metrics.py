@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from agent_hedge import DeadlineExceeded, Effect, Fixed, Hedger
 from agent_hedge.core.events import (
     AttemptEnded,
     AttemptRefused,
@@ -29,6 +32,7 @@ from agent_hedge.latency import Sketch
 from agent_hedge.observers.labels import OTHER, Few
 from agent_hedge.observers.otel import Metrics, Reading
 from agent_hedge.observers.tails import Tail
+from agent_hedge.testing import run_virtual
 from agent_hedge.testing.scenario import Line
 
 from .kit import play
@@ -100,8 +104,6 @@ class Log:
                         self.release_s += receipt.released - self.cancelled[attempt.id]
 
     def _used(self, event: AttemptEnded) -> AttemptEnded:
-        from dataclasses import replace
-
         if event.verdict is Verdict.WON or self.rng.random() < 0.3:
             return event
         usage = Usage(output=self.rng.randrange(50), certainty=Certainty.AT_LEAST)
@@ -207,6 +209,50 @@ def test_what_was_never_answered_is_counted_as_such() -> None:
     assert meters.total("agent_hedge.step.ttft") == 0
 
 
+def test_an_answer_past_its_deadline_is_late() -> None:
+    meters = Meters()
+    heard: list[Any] = []
+
+    class Ear:
+        def on_event(self, event: Event) -> None:
+            heard.append(event)
+
+    play(Ear(), ("a", 3.0), deadline=4.0)
+    for event in heard:  # the loop stood still for two seconds, and the answer was there when it went on
+        meters.metrics.on_event(replace(event, at=event.at + 2.0) if isinstance(event, StepEnded) else event)
+    assert meters.total("agent_hedge.steps", outcome="late") == 1
+    assert meters.total("agent_hedge.steps", outcome="answered") == 0
+
+
+def test_runs_say_how_they_ended_and_what_they_had_left() -> None:
+    meters = Meters()
+    calls: list[int] = []
+
+    async def work() -> str:
+        calls.append(1)
+        await asyncio.sleep(9.0 if len(calls) == 1 else 0.5)
+        return "ok"
+
+    async def main() -> None:
+        async with Hedger(policy=Fixed(1.0), observers=[meters.metrics], telemetry=False) as hedger:
+            call = hedger.wrap(work, key="work", effect=Effect.READ_ONLY, targets=["a", "b"])
+            async with hedger.run(extra_attempts=2, deadline=10.0):
+                await call()
+            with pytest.raises(DeadlineExceeded):
+                async with hedger.run(extra_attempts=2, deadline=0.2):
+                    await call()
+            with pytest.raises(KeyError):
+                async with hedger.run(extra_attempts=0):
+                    raise KeyError
+
+    run_virtual(main)
+    assert [meters.total("agent_hedge.runs", outcome=how) for how in ("answered", "deadline", "failed")] == [1, 1, 1]
+    (left,) = meters.points("agent_hedge.run.hedges.left")
+    assert (left.count, left.sum, left.min) == (3, 1 + 2 + 0, 0)
+    (seconds,) = meters.points("agent_hedge.run.deadline.left")
+    assert (seconds.count, seconds.min, seconds.max) == (2, 0.0, 8.5)
+
+
 def test_losers_of_unknown_count_are_counted() -> None:
     meters = Meters()
     play(meters.metrics, ("a", 9.0), ("b", 0.5), policy=1.0)
@@ -220,6 +266,14 @@ def test_losers_of_unknown_count_are_counted() -> None:
 def test_gauges_are_read_when_they_are_exported() -> None:
     meters = Meters(readings=lambda: [Reading("agent_hedge.mode", 1.0, {"mode": "shadow"})])
     assert meters.total("agent_hedge.mode", mode="shadow") == 1
+
+
+def test_labels_of_gauges_are_few_too() -> None:
+    readings = [Reading("agent_hedge.learning", 0.5, {"node": f"n{number}", "model": "m"}) for number in range(150)]
+    meters = Meters(readings=lambda: readings)
+    points = {dict(point.attributes)["node"] for point in meters.points("agent_hedge.learning")}
+    assert len(points) == 101
+    assert OTHER in points
 
 
 def test_labels_are_few() -> None:

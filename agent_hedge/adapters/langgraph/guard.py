@@ -31,7 +31,7 @@ from agent_hedge.adapters.langgraph.control import as_control_flow
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectInDoubt
 from agent_hedge.tools.effect import EffectSpec, bound, effect_spec
-from agent_hedge.tools.fence import pass_fence
+from agent_hedge.tools.fence import in_a_tool, pass_fence
 from agent_hedge.tools.guarded import Guarded
 from agent_hedge.tools.known import Entries, Known, known
 from agent_hedge.tools.ledger import ANSWERS, Answer, Call, Replay
@@ -197,7 +197,7 @@ class Guard:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        with as_control_flow():
+        with as_control_flow(), in_a_tool():
             call = self._admitted(what, place, arguments)
             if call is None:
                 return fn(*args, **kwargs)
@@ -217,7 +217,7 @@ class Guard:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        with as_control_flow():
+        with as_control_flow(), in_a_tool():
             call = self._admitted(what, place, arguments)
             if call is None:
                 return await fn(*args, **kwargs)

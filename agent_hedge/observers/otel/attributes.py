@@ -122,6 +122,8 @@ def of_end(event: AttemptEnded) -> Attributes:
     released, cancelled = event.receipt.released, event.receipt.cancel_sent
     if released is not None and cancelled is not None:
         said[names.CANCEL_TO_RELEASE] = released - cancelled
+    if event.receipt.tool_s:
+        said[names.TOOL_WAIT] = event.receipt.tool_s
     if event.receipt.phase:
         said[names.PHASE] = event.receipt.phase
     if event.verdict is Verdict.FAILED:

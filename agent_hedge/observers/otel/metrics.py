@@ -22,13 +22,14 @@ from agent_hedge.core.events import (
     Event,
     Fenced,
     FirstToken,
+    RunEnded,
     StepClosed,
     StepEnded,
     StepReopened,
     StepStarted,
     TriggerLate,
 )
-from agent_hedge.core.step import Attempt, Certainty, Role, StepKey, Verdict
+from agent_hedge.core.step import FOREVER, Attempt, Certainty, Role, StepKey, Verdict
 from agent_hedge.observers.labels import Few
 from agent_hedge.observers.otel import names
 from agent_hedge.observers.outcome import ANSWERED, outcome_of
@@ -40,6 +41,8 @@ CANCEL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 """Closing an HTTP stream takes 7 to 40 ms; an engine that does not notice takes as long as it likes."""
 HEDGE_COUNTS = (1, 2, 3, 4, 5)
 """As ``grpc.client.call.hedges`` (gRPC A96); 0 is not reported."""
+PURSE = (0, 1, 2, 3, 5, 10)
+"""The first bucket is the empty purse; a run of 20 steps starts with 3."""
 
 
 class Reading(NamedTuple):
@@ -66,10 +69,11 @@ GAUGES = {
 
 
 class _Step:
-    __slots__ = ("cancelled", "first_tokens", "hedges", "primary", "races", "started_at")
+    __slots__ = ("cancelled", "deadline", "first_tokens", "hedges", "primary", "races", "started_at")
 
-    def __init__(self, started_at: float) -> None:
+    def __init__(self, started_at: float, deadline: float = FOREVER) -> None:
         self.started_at = started_at
+        self.deadline = deadline
         self.first_tokens: dict[str, float] = {}
         self.cancelled: dict[str, float] = {}
         self.primary = ""
@@ -116,7 +120,9 @@ class Metrics:
             AttemptEnded: self._attempt_ended,
             StepEnded: self._step_ended,
             StepClosed: self._step_closed,
+            RunEnded: self._run_ended,
         }
+        self._few: dict[str, Few] = {"node": self._nodes, "model": self._models, "target": self._targets}
         self._make(get_meter(names.SCOPE, meter_provider=meter_provider))
 
     def _make(self, meter: Meter) -> None:
@@ -151,6 +157,14 @@ class Metrics:
             "Hedges of a step that had any",
             explicit_bucket_boundaries_advisory=HEDGE_COUNTS,
         )
+        self._runs = counter("agent_hedge.runs", "{run}", "Runs whose scope was left, by how")
+        self._hedges_left = histogram(
+            "agent_hedge.run.hedges.left",
+            "{hedge}",
+            "Hedges left in the purse of a run that ended",
+            explicit_bucket_boundaries_advisory=PURSE,
+        )
+        self._time_left = self._seconds(histogram, "agent_hedge.run.deadline.left", "Time left when a run ended")
         meter.create_observable_gauge(
             "agent_hedge.ttft.p99", [self._observe_tails], "s", "p99 of the first token, seen and by primaries alone"
         )
@@ -169,7 +183,7 @@ class Metrics:
     # --- steps ----------------------------------------------------------------------------------------------------
 
     def _step_started(self, event: StepStarted) -> None:
-        self._steps[event.step_id] = _Step(event.at)
+        self._steps[event.step_id] = _Step(event.at, event.deadline)
         self._started.add(1, self._of(event.key))
 
     def _step_reopened(self, event: StepReopened) -> None:
@@ -199,6 +213,8 @@ class Metrics:
         labels, outcome = self._of(event.key), outcome_of(event)
         if event.winner is not None and event.error:
             outcome = "broken"  # counted apart: it may be run again, and then has two ends
+        elif outcome == ANSWERED and event.at > step.deadline:
+            outcome = "late"  # the loop stood still when the deadline passed
         self._steps_ended.add(1, {**labels, "outcome": outcome})
         self._duration.record(event.elapsed, {**labels, "outcome": outcome})
         if step.hedges:
@@ -220,6 +236,14 @@ class Metrics:
             step.races -= 1
             if step.races <= 0:
                 del self._steps[event.step_id]
+
+    def _run_ended(self, event: RunEnded) -> None:
+        ended = "cancelled" if event.error == "CancelledError" else "failed" if event.error else ANSWERED
+        self._runs.add(1, {"outcome": "deadline" if event.error == "DeadlineExceeded" else ended})
+        if event.hedges_left is not None:
+            self._hedges_left.record(event.hedges_left)
+        if event.remaining < FOREVER:
+            self._time_left.record(event.remaining)
 
     # --- attempts -------------------------------------------------------------------------------------------------
 
@@ -293,7 +317,17 @@ class Metrics:
                     yield Observation(value, {**_labels(node, model), "view": view})
 
     def _reader(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        return lambda _: [Observation(value, labels) for found, value, labels in self._readings() if found == name]
+        """Return what a gauge asks: the readings of this name, their labels bounded as everywhere."""
+
+        def read(_: CallbackOptions) -> Iterable[Observation]:
+            for found, value, labels in self._readings():
+                if found == name:
+                    yield Observation(
+                        value,
+                        {kind: self._few[kind](word) if kind in self._few else word for kind, word in labels.items()},
+                    )
+
+        return read
 
     # --- labels ---------------------------------------------------------------------------------------------------
 
