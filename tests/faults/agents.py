@@ -22,7 +22,7 @@ from typing import Any
 
 import aiosqlite
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, ToolErrorMiddleware, ToolRetryMiddleware
+from langchain.agents.middleware import ToolErrorMiddleware, ToolRetryMiddleware
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -95,7 +95,7 @@ class Model(BaseChatModel):
         return "payer"
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
-        return self
+        return self.bind(tools=[one.name for one in tools])
 
     def _generate(
         self,
@@ -141,18 +141,6 @@ def tools_of(plan: Plan) -> list[BaseTool]:
     return [apay]
 
 
-class Hooks(AgentMiddleware[Any, Any]):
-    def __init__(self, hedger: Hedger) -> None:
-        super().__init__()
-        self.hedger = hedger
-
-    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-        return self.hedger.guard_tool_call(request, handler)
-
-    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-        return await self.hedger.aguard_tool_call(request, handler)
-
-
 def tool_node(hedger: Hedger, wiring: str, tools: Sequence[BaseTool], **settings: Any) -> ToolNode:
     if wiring == "tool_node":
         return hedger.tool_node(tools, **settings)
@@ -176,11 +164,9 @@ def build(plan: Plan, hedger: Hedger, saver: Any) -> Any:
 
     builder: Any = StateGraph(MessagesState)
     if plan.wiring == "middleware":
-        agent = create_agent(
-            model,
-            tools,
-            middleware=[ToolRetryMiddleware(), ToolErrorMiddleware(lambda e, r: "Please try again."), Hooks(hedger)],
-        )
+        guard = hedger.middleware(Model(), family="payer")
+        again = ToolErrorMiddleware(lambda e, r: "Please try again.")
+        agent = create_agent(model, tools, middleware=[ToolRetryMiddleware(), again, guard])
         builder.add_node("agent", agent)
         builder.add_edge(START, "agent")
         builder.add_edge("agent", "tail")
@@ -265,6 +251,11 @@ def live(plan: Plan) -> str:
     return outcome
 
 
+def live_all(plans: Sequence[Plan]) -> str:
+    """Run or resume one agent after the other, each with a hedger (and so an incarnation) of its own."""
+    return "|".join(map(live, plans))
+
+
 def _live(plan: Plan, hedger: Hedger) -> str:
     with saver_of(plan) as saver:
         graph = build(plan, hedger, saver)
@@ -297,7 +288,7 @@ def in_a_process(work: Callable[..., str], *args: Any) -> str:
     process.start()
     theirs.close()
     try:
-        return str(ours.recv()) if ours.poll(60) else "hung"
+        return str(ours.recv()) if ours.poll(120) else "hung"
     except EOFError:
         return "killed"
     finally:

@@ -24,7 +24,7 @@ ONCE = {
 """Payments after two recoveries, and what each recovery was told."""
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "psycopg", pytest.param("asyncpg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["sqlite", "psycopg", "asyncpg"])
 @pytest.mark.parametrize("effect", ["once", "keyed"])
 def test_r11_the_seven_crash_points(backend: str, effect: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if backend == "sqlite":
