@@ -175,3 +175,20 @@ async def test_r14_what_a_lost_operation_leaves_behind_is_not_logged(
     assert "canary" not in caplog.text
     assert "never retrieved" not in caplog.text
     await stores.close()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_closing_waits_for_what_is_under_way(
+    postgres: PostgresServer, proxy: FaultyProxy, driver: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = sql_stores(postgres.url(driver, port=proxy.port))
+    await stores.open()
+    proxy.delay = 0.02
+    key = fresh("closing")
+    under_way = asyncio.ensure_future(stores.claims.claim(a_claim(key, "a1"), lease=60))
+    await asyncio.sleep(0)
+    await stores.close()
+    assert not stores.database._left_behind
+    assert (await under_way).attempt_id == "a1"
+    assert "sqlalchemy" not in {record.name.partition(".")[0] for record in caplog.records}
+    await stores.close()

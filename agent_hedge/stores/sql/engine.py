@@ -39,6 +39,8 @@ TIMEOUT_S = 5.0
 """Longest wait for PostgreSQL, all retries included."""
 PATIENCE_S = 2.0
 """For how long an operation is repeated while connections are refused or break."""
+CLOSE_S = 1.0
+"""For how long closing waits for operations: one that is cancelled breaks its connection, and SQLAlchemy logs that."""
 _GREETED = "agent_hedge_greeted"
 
 Way = Literal["together", "alone", "reading"]
@@ -160,7 +162,9 @@ class Database:
         return f"agent-hedge db upgrade --store {shown(self.url)}{schema}"
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, once what is under way has ended (at most `CLOSE_S`)."""
+        if self._left_behind:
+            await asyncio.wait(self._left_behind, timeout=CLOSE_S)
         ways, self._ways = self._ways, None
         if ways is not None:
             await dispose(ways.together)
