@@ -74,5 +74,16 @@ def said(span: ReadableSpan, *names: str) -> tuple[Any, ...]:
     return tuple(attributes.get(name if name.startswith(plain) else f"agent_hedge.{name}") for name in names)
 
 
+def everything(span: ReadableSpan) -> dict[str, Any]:
+    """Return all that a span says, ours without the common prefix; ids, which differ in every run, as `...`."""
+    attributes: dict[str, Any] = {
+        name.removeprefix("agent_hedge."): value for name, value in (span.attributes or {}).items()
+    }
+    for name in ("attempt.id", "attempt.hedge_of_span_id"):
+        if name in attributes:
+            attributes[name] = ...
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in attributes.items()}
+
+
 def events(span: ReadableSpan) -> list[str]:
     return [event.name.removeprefix("agent_hedge.") for event in span.events]

@@ -16,10 +16,19 @@ from agent_hedge.observers.otel import Described, Tracing
 from agent_hedge.testing.scenario import Line
 
 from .kit import play
-from .spans import Backend, events, said
+from .spans import Backend, events, everything, said
 
 STEP = "agent_hedge.step scenario"
 ATTEMPT = "agent_hedge.attempt scenario"
+A_STEP = {"node": "scenario"}
+PRIMARY = {"target": "a", "attempt.role": "primary", "attempt.number": 0, "attempt.id": ...}
+HEDGE = {
+    "target": "b",
+    "attempt.role": "hedge",
+    "attempt.number": 1,
+    "attempt.id": ...,
+    "attempt.hedge_of_span_id": ...,
+}
 ONE: list[Any] = [(STEP, [(ATTEMPT, [])])]
 TWO: list[Any] = [(STEP, [(ATTEMPT, []), (ATTEMPT, [])])]
 
@@ -37,12 +46,11 @@ def test_won_by_the_primary(backend: Backend) -> None:
     play(Tracing(backend.provider), Line("a", 0.5, first_token=0.2), policy=2.0)
     assert backend.tree() == ONE
     step, attempt = backend.spans
-    assert said(step, "trigger", "node") == (2.0, "scenario")
     assert (step.kind, attempt.kind) == (SpanKind.INTERNAL, SpanKind.CLIENT)
-    assert said(step, "outcome", "winner", "attempts", "hedges") == ("answered", "a", 1, None)
+    assert everything(step) == A_STEP | {"trigger": 2.0, "outcome": "answered", "winner": "a", "attempts": 1}
     assert events(step) == ["trigger_armed", "commit"]
-    assert said(attempt, "outcome", "target", "attempt.role", "attempt.number") == ("won", "a", "primary", 0)
-    assert said(attempt, "time.first_token", "time.decode") == (pytest.approx(0.2), pytest.approx(0.3))
+    times = {"time.first_token": 0.2, "time.decode": 0.3}
+    assert everything(attempt) == PRIMARY | {"outcome": "won"} | times
     assert events(attempt) == []
     assert (seconds(step), seconds(attempt)) == (0.5, 0.5)
     assert not attempt.links
@@ -53,14 +61,14 @@ def test_won_by_the_hedge(backend: Backend) -> None:
     play(Tracing(backend.provider), ("a", 9.0), ("b", 0.25), policy=1.0)
     assert backend.tree() == TWO
     step, primary, hedge = backend.spans
-    assert said(step, "outcome", "winner", "attempts", "hedges") == ("answered", "b", 2, 1)
+    answered = {"trigger": 1.0, "outcome": "answered", "winner": "b", "attempts": 2, "hedges": 1}
+    assert everything(step) == A_STEP | answered
     assert events(step) == ["trigger_armed", "hedge_due", "commit"]
-    assert said(primary, "outcome", "cancel.cause") == ("superseded", None)
+    assert everything(primary) == PRIMARY | {"outcome": "superseded"}
     assert events(primary) == ["cancel_sent"]
     assert primary.status.status_code is StatusCode.UNSET
     assert "error.type" not in (primary.attributes or {})
-    assert said(hedge, "outcome", "attempt.role", "attempt.number") == ("won", "hedge", 1)
-    assert said(hedge, "attempt.trigger_delay") == (1.0,)
+    assert everything(hedge) == HEDGE | {"outcome": "won", "attempt.trigger_delay": 1.0}
     (link,) = hedge.links
     assert link.context.span_id == primary.context.span_id
     assert said(hedge, "attempt.hedge_of_span_id") == (f"{primary.context.span_id:016x}",)
@@ -90,17 +98,31 @@ def test_a_refusal_is_an_event_of_the_step_with_its_reason(backend: Backend, rea
         "agent_hedge.attempt.role": "hedge",
         "agent_hedge.detail": "37 of 200",
     }
-    assert said(step, "outcome", "reason") == ("answered", str(reason))
+    answered = {"trigger": 1.0, "outcome": "answered", "winner": "a", "attempts": 1, "reason": str(reason)}
+    assert everything(step) == A_STEP | answered
+    assert everything(backend.spans[1]) == PRIMARY | {"outcome": "won"}
 
 
 def test_all_failed(backend: Backend) -> None:
     play(Tracing(backend.provider), ("a", 1.0, ConnectionError("secret")), ("b", 1.0, OSError("secret")))
     assert backend.tree() == TWO
     step, first, second = backend.spans
-    assert said(step, "outcome", "error.type") == ("failed", "ConnectionError")
+    assert everything(step) == A_STEP | {"outcome": "failed", "error.type": "ConnectionError", "attempts": 2}
+    assert events(step) == []
     assert step.status.status_code is StatusCode.ERROR
-    for attempt, role, kind in ((first, "primary", "ConnectionError"), (second, "recovery", "OSError")):
-        assert said(attempt, "outcome", "attempt.role", "error.type") == ("failed", role, kind)
+    assert everything(first) == PRIMARY | {
+        "outcome": "failed",
+        "failure": "recoverable",
+        "error.type": "ConnectionError",
+    }
+    recovery = {"target": "b", "attempt.role": "recovery", "attempt.number": 1, "attempt.id": ...}
+    assert everything(second) == recovery | {
+        "outcome": "failed",
+        "failure": "request",
+        "error.type": "OSError",
+        "attempt.trigger_delay": 1.0,
+    }
+    for attempt in (first, second):
         assert attempt.status.status_code is StatusCode.ERROR
         assert not attempt.links, "a recovery is no hedge"
     assert "secret" not in "".join(span.to_json() for span in backend.spans)
@@ -110,8 +132,11 @@ def test_the_deadline(backend: Backend) -> None:
     play(Tracing(backend.provider), ("a", 9.0), deadline=2.0)
     assert backend.tree() == ONE
     step, attempt = backend.spans
-    assert said(step, "outcome", "error.type", "deadline.left") == ("deadline", "DeadlineExceeded", 2.0)
-    assert said(attempt, "outcome", "cancel.cause", "deadline.left") == ("cancelled", "deadline", 2.0)
+    late = {"outcome": "deadline", "error.type": "DeadlineExceeded", "attempts": 1}
+    assert everything(step) == A_STEP | late | {"deadline.left": 2.0}
+    assert events(step) == []
+    assert everything(attempt) == PRIMARY | {"outcome": "cancelled", "cancel.cause": "deadline", "deadline.left": 2.0}
+    assert events(attempt) == ["cancel_sent"]
     assert attempt.status.status_code is StatusCode.UNSET
     assert seconds(attempt) == 2.0
 
@@ -124,7 +149,9 @@ def test_barred_from_the_start(backend: Backend) -> None:
     play(Tracing(backend.provider), ("a", 3.0), ("b", 0.25), policy=Barred())
     step = backend.spans[0]
     assert events(step) == ["refused", "commit"], "nothing was ever due"
-    assert said(step, "reason") == ("barred",)
+    assert dict(step.events[0].attributes or {})["agent_hedge.detail"] == "pay"
+    assert everything(step) == A_STEP | {"outcome": "answered", "winner": "a", "attempts": 1, "reason": "barred"}
+    assert everything(backend.spans[1]) == PRIMARY | {"outcome": "won"}
 
 
 def test_the_attempts_of_a_chat_model_speak_the_genai_conventions(

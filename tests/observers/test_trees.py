@@ -14,7 +14,7 @@ from agent_hedge import Effect, Fixed, Hedger, current_attempt
 from agent_hedge.observers.otel import Tracing
 from agent_hedge.testing import run_virtual
 
-from .spans import Backend, events, said
+from .spans import Backend, events, everything, said
 
 RUN, STEP, ATTEMPT = "agent_hedge.run", "agent_hedge.step work", "agent_hedge.attempt work"
 
@@ -108,7 +108,15 @@ def test_the_caller_leaves(backend: Backend) -> None:
 
     run_virtual(main)
     step, primary, hedge = backend.spans
-    assert said(step, "outcome", "error.type") == ("cancelled", None)
+    assert everything(step) == {
+        "node": "work",
+        "trigger": 1.0,
+        "outcome": "cancelled",
+        "attempts": 2,
+        "hedges": 1,
+    }
+    assert events(step) == ["trigger_armed", "hedge_due"]
+    assert step.status.is_unset
     for attempt in (primary, hedge):
         assert said(attempt, "outcome", "cancel.cause") == ("cancelled", "caller")
         assert events(attempt) == ["cancel_sent"]
