@@ -53,7 +53,7 @@ from agent_hedge.observers.accounting import Accounts
 from agent_hedge.planning.planner import Planner
 from agent_hedge.planning.price import Price
 from agent_hedge.policies import Fixed, Planned
-from agent_hedge.targets import Independent, Stay, Target, as_targets, places
+from agent_hedge.targets import SPELL_S, Independent, Stay, Target, as_targets, places
 from agent_hedge.tools.registry import Registry
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Base:
         bar: Literal["unit", "downstream"] = "unit",
         deadline: float | None = None,
         extra_attempts: int | None = None,
+        stay: float = SPELL_S,
         observers: Sequence[Observer] = (),
         telemetry: bool = True,
         accounting: Accounts | None = None,
@@ -118,8 +119,8 @@ class Base:
         self.book = LatencyBook()
         self._fleet = Fleet(self.budget.share)
         self._health = Health()
-        stay = Stay()
-        self._chooser = Independent(self._health, sticky=stay)
+        route = Stay(checked_seconds("stay", stay))
+        self._chooser = Independent(self._health, sticky=route)
         self._loops = Loops()
         self._background = Background()
         self._shared = Shared(
@@ -149,7 +150,7 @@ class Base:
         self._looks: tuple[Gate, ...] = (DeadlineGate(), EffectGate(), ModeGate(self.modes))
         heard: tuple[Gate, ...] = () if store is None else (StoreGate(self._shared.rounds.silence),)
         self.planner = self._plan()
-        taking = (self.budget, CapGate(self._price, self.budget), ControlGate(self.modes), Meter(self._fleet), stay)
+        taking = (self.budget, CapGate(self._price, self.budget), ControlGate(self.modes), Meter(self._fleet), route)
         self._takes: tuple[Gate, ...] = (*heard, self._health, *taking)
         if self.planner is not None:
             self._takes += (self.planner,)

@@ -29,6 +29,7 @@ class Hedger(Functions, Models):
         fleet: the name switches know this fleet by.
         bar: ``unit`` bars what a tool that must not run twice runs in; ``downstream`` every node that leads to one.
         deadline: seconds a `run` may take where it names none; `extra_attempts`: hedges a run may use.
+        stay: seconds that a run stays at the winner of a hedge, whatever it meets there: how long slowness lasts.
         observers: hear every event.
         telemetry: spans and metrics for the OpenTelemetry SDK of the application, and log records; without an SDK and
             a handler it costs next to nothing.

@@ -3,8 +3,10 @@
 While slowness comes in spells that cover a place, the place that has just answered fast is the one to stay at: after
 a hedge win the run goes on at the winner, which alone took the p99 of 20 steps from 105 to 83 s under spells of 60 s.
 A step that was slow and not hedged moves the run too (that costs nothing extra: 134 to 108 s), to another failure
-domain. The run stays where it is until one of the two happens again, and its prompt cache stays warm with it: moving
-after every step slower than some quantile would give the cache up for nothing, so a step must be slow for its place.
+domain. After either the run stays for as long as a spell lasts, whatever it meets: the place it has left is slow still.
+
+Only another hedge win moves it then. Its prompt cache stays warm with it, and a move gives that up: the prompt has to
+be read again. So a step moves the run only where it was slow for its place, and slower by more than that takes.
 """
 
 from __future__ import annotations
@@ -17,12 +19,23 @@ SLOW_Q = 0.90
 """A step slower than this quantile of its place..."""
 SLOW_FACTOR = 1.5
 """...and than this many medians makes the run move."""
+SPELL_S = 60.0
+"""Seconds that a spell of slowness lasts: that of the model this was measured on. Observed ones last minutes to hours,
+and leaving too late costs less than going back too early."""
+READS_TOKENS_S = 10_000.0
+"""Prompt tokens a second that a place reads which has not seen them before (hosted 70B models: some thousands)."""
 
 
 class Stay:
-    """Keeps a run at the place that answers. The chooser's `sticky`, and a gate that refuses nothing."""
+    """Keeps a run at the place that answers. The chooser's `sticky`, and a gate that refuses nothing.
+
+    `spell_s`: seconds that it stays at the winner of a hedge at least.
+    """
 
     extras_only = True
+
+    def __init__(self, spell_s: float = SPELL_S) -> None:
+        self._spell_s = spell_s
 
     def __call__(self, view: RaceView) -> str | None:
         """Return the name of the target at which the step in `view` should start."""
@@ -32,35 +45,38 @@ class Stay:
         last, run.last_step = run.last_step, None
         if last is not None:
             key, target, latency, launched = last
-            if launched == 1 and _is_slow(key, target, latency, view):
+            if launched == 1 and view.now >= run.stays_until and _is_slow(key, target, latency, view):
                 others = [place for place in view.candidates if place.name != target]
                 if others:
                     run.sticky_target = others[0].name
+                    run.stays_until = view.now + self._spell_s
         return run.sticky_target or None
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
-        return PASS if view.run is None else _Ride(attempt, view.run)
+        return PASS if view.run is None else _Ride(attempt, view.run, self._spell_s)
 
 
 class _Ride:
     """The permit of an extra attempt: where it wins, the run stays."""
 
-    __slots__ = ("_attempt", "_run")
+    __slots__ = ("_attempt", "_run", "_spell_s")
 
-    def __init__(self, attempt: Attempt, run: RunView) -> None:
+    def __init__(self, attempt: Attempt, run: RunView, spell_s: float) -> None:
         self._attempt = attempt
         self._run = run
+        self._spell_s = spell_s
 
     def committed(self, *, at: float) -> None:
         self._run.sticky_target = self._attempt.target.name
+        self._run.stays_until = at + self._spell_s
 
     def settle(self, end: Ended, *, at: float) -> None: ...
 
 
 def _is_slow(key: StepKey, target: str, latency: float, view: RaceView) -> bool:
-    """Whether a step was slow for its place, as far as that is known now."""
+    """Whether a step was slow for its place, as far as that is known now, and by more than a move takes."""
     median = view.latency.quantile(key, target, 0.5, view.now)
-    if median is None or latency <= SLOW_FACTOR * median:
+    if median is None or latency <= max(SLOW_FACTOR * median, median + view.prompt_tokens / READS_TOKENS_S):
         return False
     slow = view.latency.quantile(key, target, SLOW_Q, view.now)
     return slow is not None and latency > slow

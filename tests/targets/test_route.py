@@ -57,6 +57,50 @@ def test_a_slow_step_that_was_not_hedged_moves_the_run(seconds: float, launched:
     assert stay(View(run=opened, latency=learnt())) == goes_to
 
 
+def test_for_a_spell_after_a_hedge_win_no_slow_step_moves_the_run() -> None:
+    stay, opened = Stay(60.0), run()
+    view = View(run=opened)
+    view.launch("a")
+    view.launch("b", role=Role.HEDGE, at=1.0)
+    win(stay, view, 1)  # at 9 s
+    opened.last_step = (View().key, "b", 5.0, 1)
+    assert stay(View(run=opened, latency=learnt(), now=68.9)) == "b"
+    opened.last_step = (View().key, "b", 5.0, 1)
+    assert stay(View(run=opened, latency=learnt(), now=69.1)) == "a"
+
+
+def test_a_place_that_was_left_is_not_gone_back_to_within_a_spell() -> None:
+    stay, opened = Stay(60.0), run()
+    answered(opened, 5.0)
+    assert stay(View(run=opened, latency=learnt(), now=10.0)) == "b"
+    opened.last_step = (View().key, "b", 5.0, 1)
+    assert stay(View(run=opened, latency=learnt(), now=20.0)) == "b"
+
+
+def test_another_hedge_win_moves_the_run_at_once() -> None:
+    stay, opened = Stay(60.0), run()
+    for number, (first, second) in enumerate([("a", "b"), ("b", "a")]):
+        view = View(run=opened)
+        view.launch(first)
+        view.launch(second, role=Role.HEDGE, at=1.0)
+        win(stay, view, 1)
+        assert opened.sticky_target == second, number
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "goes_to"),
+    [
+        (2.4, 0, "b"),
+        (2.4, 13_900, "b"),  # 1.4 s slower than the median: more than a place takes to read it anew
+        (2.4, 14_100, None),
+    ],
+)
+def test_a_move_has_its_price_in_tokens_to_read_again(seconds: float, tokens: int, goes_to: str | None) -> None:
+    stay, opened = Stay(), run()
+    answered(opened, seconds)
+    assert stay(View(run=opened, latency=learnt(), prompt_tokens=tokens)) == goes_to
+
+
 def test_a_step_moves_the_run_once() -> None:
     stay, opened = Stay(), run()
     answered(opened, 5.0)
