@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import random
 import threading
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import Send
 from opentelemetry import trace
 
 from agent_hedge import Effect, Fixed, Hedger, current_attempt
@@ -69,6 +72,61 @@ def test_a_sync_function_and_its_worker_thread(backend: Backend) -> None:
     hedger.close()
     assert threading.current_thread().name not in threads
     assert backend.tree()[-1] == ("node", [(STEP, [(ATTEMPT, [("http", [])])])])
+
+
+def test_steps_of_a_graph_stand_in_its_run(backend: Backend) -> None:
+    """Async and sync nodes, a subgraph, branches of `Send`: LangGraph's tasks and threads carry the context."""
+
+    async def ask(node: str) -> str:
+        trace.get_tracer("client", tracer_provider=backend.provider).start_span(f"http {node}").end()
+        return node
+
+    def sync_ask(node: str) -> str:
+        trace.get_tracer("client", tracer_provider=backend.provider).start_span(f"http {node}").end()
+        return node
+
+    async def main() -> None:
+        async with hedger_of(backend) as hedger:
+            call = {name: named(hedger, ask, name) for name in ("plan", "branch", "inner")}
+            sync_call = named(hedger, sync_ask, "thread")
+
+            async def plan(state: State) -> dict[str, Any]:
+                return {"said": [await call["plan"]("plan")]}
+
+            def thread(state: State) -> dict[str, Any]:
+                return {"said": [sync_call("thread")]}
+
+            async def branch(state: State) -> dict[str, Any]:
+                return {"said": [await call["branch"]("branch")]}
+
+            async def inner(state: State) -> dict[str, Any]:
+                return {"said": [await call["inner"]("inner")]}
+
+            sub: Any = StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile()
+            builder: Any = StateGraph(State)
+            builder.add_node("plan", plan).add_node("thread", thread).add_node("branch", branch).add_node("sub", sub)
+            builder.add_edge(START, "plan").add_edge("plan", "thread").add_edge("thread", "sub")
+            builder.add_conditional_edges("sub", lambda _: [Send("branch", {"said": []})] * 2, ["branch"])
+            async with hedger.run(key="r"):
+                await builder.compile().ainvoke({"said": []})
+
+    asyncio.run(main())
+    of: dict[str, Any] = {
+        name: (f"agent_hedge.step {name}", [(f"agent_hedge.attempt {name}", [(f"http {name}", [])])]) for name in NODES
+    }
+    assert backend.tree() == [(RUN, [of["plan"], of["thread"], of["inner"], of["branch"], of["branch"]])]
+    assert backend.open.count == 0
+
+
+NODES = ("plan", "thread", "inner", "branch")
+
+
+class State(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def named(hedger: Hedger, fn: Any, name: str) -> Any:
+    return hedger.wrap(fn, key=name, effect=Effect.READ_ONLY, targets=["a", "b"])
 
 
 def test_two_runs_in_one_trace_do_not_mix(backend: Backend) -> None:
