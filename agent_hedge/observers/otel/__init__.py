@@ -59,7 +59,7 @@ class OpenTelemetry:
         return self._tracing is None and self._metrics is None
 
     def on_event(self, event: Event) -> AbstractContextManager[object] | None:
-        if self.idle:  # other observers may be awake
+        if (self._tracing is None or self._metrics is None) and self.idle:  # other observers may be awake
             return None
         if self._metrics is not None:
             self._metrics.on_event(event)
