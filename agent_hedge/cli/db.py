@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -74,7 +75,7 @@ def prune(
 ) -> None:
     """Delete what is older: done claims, steps, runs, latency slices. Never a claim that runs or is in doubt."""
     with plain_errors():
-        if not older_than > 0:
+        if not 0 < older_than < math.inf:
             raise ConfigurationError("--older-than is a positive number of days")
         seconds = older_than * DAY_S
         before = time.time() - seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,20 @@ def test_r20_one_clear_line_and_exit_code_2(store: str, arguments: tuple[str, ..
 def test_r11_fence_remembers_what_a_backup_has_lost(store: str) -> None:
     (row,) = json.loads(run("fence", "--since", "2026-01-01T00:00:00+00:00", "--json", store=store))
     assert row["since"] < row["until"]
+
+
+def test_r11_prune_takes_only_done_rows_of_the_age_it_is_told(store: str) -> None:
+    from agent_hedge.cli.db import app as db
+
+    with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:  # all of them 10 days ago
+        for column in ("claimed_at", "settled_at"):
+            connection.execute(f"UPDATE effect_claims SET {column} = {column} - 864000")
+    for days, pruned, left in (("30", 0, 5), ("9", 1, 4), ("0.001", 0, 4)):
+        told = CliRunner().invoke(db, ["prune", "--older-than", days, "--store", store, "--json"])
+        assert json.loads(told.output)[0]["claims"] == pruned
+        states = [row["state"] for row in json.loads(run("list", "--json", store=store))]
+        assert len(states) == left
+    assert sorted(states) == ["in_doubt", "in_doubt", "running", "running (owner silent)"]
 
 
 def test_a_missing_store_is_named(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def test_down_and_up(url: str) -> None:
     run("db", "downgrade", "base", store=url, code=2)
     run("db", "upgrade", store=url)
     assert as_json("db", "prune", store=url) == [{"claims": 0, "steps": 0, "runs": 0, "latency_slices": 0}]
-    run("db", "prune", "--older-than", "0", store=url, code=2)
+    for days in ("0", "-1", "inf", "nan"):
+        run("db", "prune", "--older-than", days, store=url, code=2)
 
 
 def test_annotate_list_history_withdraw(url: str) -> None:
