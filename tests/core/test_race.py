@@ -389,6 +389,7 @@ def test_r06_a_lone_attempt_that_is_finished_has_its_outcome_and_its_end_in_one_
     assert told(commands) == told(apart.on_outcome(0, outcome, 0.5) + apart.on_ended(0, 0.5, receipt))
     (end,) = [c.event for c in commands if isinstance(c, Report) and isinstance(c.event, AttemptEnded)]
     assert end.receipt is receipt
+    assert end.verdict is (Verdict.WON if outcome.accepted else Verdict.FAILED)
     assert end.at == 0.5
     assert (both.now, both.in_flight, both.wake_at, both.closed) == (0.5, apart.in_flight, apart.wake_at, apart.closed)
     assert both.on_finished(0, outcome, 0.6, receipt) == []

@@ -18,12 +18,13 @@ from agent_hedge.core.events import (
     Reason,
     StepClosed,
     StepEnded,
+    StepPlanned,
     StepReopened,
     StepStarted,
     TriggerArmed,
     TriggerLate,
 )
-from agent_hedge.core.ports import Choice, Permit, RaceView, Refused
+from agent_hedge.core.ports import Choice, Grounds, Permit, RaceView, Refused
 from agent_hedge.core.race import LATE_S, PASS, Answer, Cancel, Commit, Done, Launch, Race, State, Token
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Attempt, Effect, Ended, Failure, Outcome, Receipt, Role, StepKey, Verdict
@@ -131,6 +132,44 @@ def test_a_hedged_step_is_told_to_the_last_field() -> None:
         ),
         StepClosed(at=12.0, **fact),
     ]  # fmt: skip
+
+
+class Planning:
+    """A policy with grounds, which remembers who asked for them."""
+
+    def __init__(self, known: Grounds | None) -> None:
+        self.known = known
+        self.asked: list[RaceView] = []
+
+    def next_launch_at(self, view: RaceView) -> float:
+        return view.last_launch_at + 1.0
+
+    def grounds(self, view: RaceView) -> Grounds | None:
+        self.asked.append(view)
+        return self.known
+
+
+def test_the_grounds_of_a_plan_are_told_once_to_the_last_field() -> None:
+    policy = Planning(Grounds(d0=0.5, slack=3.0, price=0.1))
+    race = make(policy=policy, observed=True, step_id="s3")
+    planned = StepPlanned(step_id="s3", key=race.key, at=2.0, d0=0.5, slack=3.0, price=0.1)
+    assert [event for event in told(race.start(2.0)) if isinstance(event, StepPlanned)] == [planned]
+    assert not any(isinstance(event, StepPlanned) for event in told(race.on_timer(3.0)))
+    assert policy.asked == [race]
+
+
+def test_a_plan_that_has_no_grounds_is_not_told() -> None:
+    policy = Planning(None)
+    race = make(policy=policy, observed=True)
+    assert not any(isinstance(event, StepPlanned) for event in told(race.start(0.0)))
+    assert policy.asked == [race]
+    assert race.wake_at == 1.0
+
+
+def test_nobody_is_asked_for_grounds_where_nobody_listens() -> None:
+    policy = Planning(Grounds(d0=None, slack=1.0, price=0.0))
+    make(policy=policy).start(0.0)
+    assert policy.asked == []
 
 
 def test_a_failed_step_is_told_to_the_last_field() -> None:
