@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,7 @@ from agent_hedge.adapters.langchain.silence import silence
 from agent_hedge.adapters.langchain.usage import Meter, metered
 from agent_hedge.core.race import Race
 from agent_hedge.core.scope import ActiveAttempt
-from agent_hedge.core.step import Effect, Failure, Outcome, StepKey
+from agent_hedge.core.step import Attempt, Effect, Failure, Outcome, StepKey
 from agent_hedge.engine.driver import Driver
 from agent_hedge.engine.lane import Lane
 from agent_hedge.engine.streams import EMPTY, iterate
@@ -90,9 +91,15 @@ class Call:
         return metered(stream, meter)
 
     def _open(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
-        arguments = member.dispatched(self._primary, self._arguments, active.attempt, self._lane.headers)
+        arguments = self._dispatched(member, active.attempt)
         silence()
         return member.copies.here()._astream(list(self._messages), stop=self._stop, **arguments)
+
+    def _dispatched(self, member: Member, attempt: Attempt) -> dict[str, Any]:
+        left = attempt.deadline
+        if left < math.inf:
+            left = max(0.0, left - self._lane.loops.current().spawner.now())
+        return member.dispatched(self._primary, self._arguments, attempt, self._lane.headers, left)
 
     async def _in_turn(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
         await take_turn(member, active)
@@ -118,7 +125,7 @@ class Call:
         """The whole answer at once, where no first token can be seen."""
         member = self._members[active.target.name]
         await take_turn(member, active)
-        arguments = member.dispatched(self._primary, self._arguments, active.attempt, self._lane.headers)
+        arguments = self._dispatched(member, active.attempt)
         arguments.pop("stream", None)
         silence()
         meter = Meter() if self._lane.funnel else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableBinding
 
+from agent_hedge.adapters.langchain.deadline import limited
 from agent_hedge.adapters.langchain.private import PrivateCopies, is_of
 from agent_hedge.core.ports import Headers
 from agent_hedge.core.step import Attempt
@@ -92,16 +94,24 @@ class Member:
         return arguments
 
     def dispatched(
-        self, primary: Member, passed: Mapping[str, Any], attempt: Attempt, headers: Headers | None = None
+        self,
+        primary: Member,
+        passed: Mapping[str, Any],
+        attempt: Attempt,
+        headers: Headers | None = None,
+        left: float = math.inf,
     ) -> dict[str, Any]:
         """Return the `arguments` of one attempt, with a request id of its own where the package takes headers (R8).
 
-        `headers`: more of the attempt's own (``traceparent``).
+        `headers`: more of the attempt's own (``traceparent``). `left`: seconds to its deadline, which its time-outs
+        do not pass.
         """
         arguments = self.arguments(primary, passed)
         if self.takes_headers:
             own = {**(headers(attempt) if headers is not None else {}), "X-Request-Id": attempt.id}
             arguments["extra_headers"] = {**(arguments.get("extra_headers") or {}), **own}
+            if (timeout := limited(self.copies.here(), arguments.get("timeout"), left)) is not None:
+                arguments["timeout"] = timeout
         return arguments
 
 
