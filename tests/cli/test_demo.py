@@ -131,6 +131,8 @@ def test_r20_options_that_cannot_be_meant(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for name in ("no_proxy", "NO_PROXY"):  # the command sets them for its process, which is not this one
+        monkeypatch.setenv(name, "")
     with pytest.raises(SystemExit) as ended:
         root.main(["demo", *options])
     assert ended.value.code == 2

@@ -48,10 +48,10 @@ def demo(
 
     _check_installed()
     _check_writable(page)
-    reach_loopback_directly()
     if otlp is not None:
         from agent_hedge.cli.demo.otlp import check
 
+        reach_loopback_directly()
         check(otlp)
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     asked = runs or RUNS

@@ -56,6 +56,7 @@ def perform(
     Raises:
         HedgeError: a client failed.
     """
+    reach_loopback_directly()
     started, cpu = time.monotonic(), time.process_time()
     hardware = Hardware(slots=1024, speedup=tempo.compression)
     with ExitStack() as stack:
@@ -130,4 +131,6 @@ def _serve(pipe: Pipe, policy: str, urls: tuple[str, str], runs: int, tempo: Tem
 def reach_loopback_directly() -> None:
     """Take the replicas' address out of what a proxy in the environment is asked for."""
     for name in ("no_proxy", "NO_PROXY"):
-        os.environ[name] = ",".join(filter(None, (os.environ.get(name), LOOPBACK)))
+        known = [host for host in os.environ.get(name, "").split(",") if host]
+        if LOOPBACK not in known:
+            os.environ[name] = ",".join([*known, LOOPBACK])

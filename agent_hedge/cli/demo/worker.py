@@ -23,6 +23,7 @@ from agent_hedge.cli.demo.agent import build, run_once
 from agent_hedge.cli.demo.draws import STEPS
 from agent_hedge.cli.demo.notes import Notebook, PolicyNotes, RunNote
 from agent_hedge.core.ports import HedgePolicy
+from agent_hedge.testing.engine import RemoteEngine
 
 FIXED_S = 2.0
 """What `Fixed` waits, in uncompressed seconds: the guess of one who has not measured."""
@@ -114,7 +115,7 @@ class Client:
         lags = list[float]()
         watch = asyncio.create_task(_watch(lags))
         async with Hedger(policy=policies[job.policy], observers=[notebook]) as hedger:
-            graph = build(hedger.chat_model(*_replicas(job.urls)))
+            graph = build(hedger.chat_model(*_replicas(job.urls, watched=job.otlp is not None)))
             learn = job.learn if job.policy == "quantile" else 0
             left = iter(range(job.learn - learn, job.learn + job.runs))
             runs = list[RunNote]()
@@ -153,7 +154,8 @@ def _until(numbers: Iterator[int], client: Client) -> Iterator[int]:
         yield number
 
 
-def _replicas(urls: tuple[str, str]) -> list[Target[ChatOpenAI]]:
+def _replicas(urls: tuple[str, str], *, watched: bool) -> list[Target[ChatOpenAI]]:
+    """Return both targets; `watched`: their engines are asked when they have let go of a loser, for whoever looks."""
     key = SecretStr("none")
     return [
         Target(
@@ -167,6 +169,7 @@ def _replicas(urls: tuple[str, str]) -> list[Target[ChatOpenAI]]:
                 http_socket_options=(),
             ),
             cluster="demo",
+            cancel=RemoteEngine(url.removesuffix("/v1")) if watched else None,
         )
         for name, url in zip(("replica-a", "replica-b"), urls, strict=True)
     ]
