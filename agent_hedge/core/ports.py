@@ -283,7 +283,12 @@ class RunView(Protocol):
 
     @property
     def declared_steps(self) -> int | None:
-        """The steps the run will have in all, where declared."""
+        """The steps the run will have on its longest path, where declared."""
+        ...
+
+    @property
+    def beside(self) -> int:
+        """Those of the steps begun so far that ran beside others: on the path through the run they do not count."""
         ...
 
     @property

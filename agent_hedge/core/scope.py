@@ -86,7 +86,10 @@ class Run:
         self.sticky_target = ""
         """Where the next step starts: the winner of the last hedge, or a place tried after a slow step."""
         self.stays_until = -math.inf
-        self._waiting: set[int] = set()
+        self.beside = 0
+        """Steps that ran beside others: the path through the run is so much shorter than its steps are many."""
+        self._waiting: dict[int, int] = {}
+        self._depth = self._depth_spoken = 0
         self._spoke_at: float | None = None
         self._lock = threading.Lock()
 
@@ -167,13 +170,16 @@ class Run:
         """
         with self._lock:
             alone, spoke_at = not self._waiting, self._spoke_at
-            self._waiting.add(id(step))
+            depth = self._depth_spoken + 1  # after the deepest that has spoken, beside those that have not
+            self.beside += depth <= self._depth
+            self._depth = max(self._depth, depth)
+            self._waiting[id(step)] = depth
         return now - spoke_at if alone and spoke_at is not None else None
 
     def spoke(self, step: object, at: float | None) -> None:
         """Hear that the step's first token has come, or (None) that it never will."""
         with self._lock:
-            self._waiting.discard(id(step))
+            self._depth_spoken = max(self._depth_spoken, self._waiting.pop(id(step), 0))
             if at is not None:
                 self._spoke_at = at
 

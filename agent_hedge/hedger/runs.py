@@ -42,7 +42,8 @@ class Runs(Base):
             key: names the run, for draws and reports, and for going on with it: a thread's id will do.
             deadline: seconds from now, for all steps together; 0 is already past.
             extra_attempts: hedges of the whole run (default: a rail for the declared `steps`, else for 20).
-            steps: how many LLM steps the run will have in all; undeclared, it is learnt from ended runs of `graph`.
+            steps: how many LLM steps the run will have one after another (parallel branches count once); undeclared,
+                it is learnt from ended runs of `graph`.
             tokens: prompt tokens that hedges may take together (estimated at four characters a token).
             cost: money that the prompts of hedges may take together, at the `price` of their targets.
             priority: ``interactive``, or ``batch``, which never hedges.

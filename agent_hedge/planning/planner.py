@@ -79,12 +79,17 @@ class _Plan:
         self.asked_at = -math.inf
 
 
+def path(run: RunView) -> int:
+    """Return the steps begun so far on the longest path through the run: parallel branches count once."""
+    return run.steps - run.beside
+
+
 def planned(table: Table, run: RunView, slack: float, price: float) -> Planned:
     """Return the delay of the run's present step, with `slack` seconds to its deadline; never at an infinite price."""
     if price == math.inf:
         return Planned(math.inf, False)
-    declared = run.declared_steps
-    row = run.steps - 1 if declared is None else max(declared - run.steps, 0)
+    declared, begun = run.declared_steps, path(run)
+    row = begun - 1 if declared is None else max(declared - begun, 0)
     left = table.steps - row if declared is None else row + 1
     delay, purse = table.delay(row, slack, price), run.hedges_left * PURSE_SHARE
     if 0 < purse < left:
@@ -128,7 +133,7 @@ class Planner:
         if run is None or slack <= 0:
             return None
         declared = run.declared_steps
-        if not self._known(run.graph) if declared is None else declared - run.steps >= LONGEST:
+        if not self._known(run.graph) if declared is None else declared - path(run) >= LONGEST:
             return None
         plan = self._plan(_Key(view.key, view.last_target, run.graph if declared is None else None), view.now)
         if plan.table is None:
@@ -138,7 +143,7 @@ class Planner:
     def ended(self, run: RunView) -> None:
         """Hear of a run that has come to its end: its length is learnt."""
         with self._lock:
-            self._lengths.setdefault(run.graph, Lengths()).add(run.steps)
+            self._lengths.setdefault(run.graph, Lengths()).add(path(run))
 
     def _known(self, graph: str) -> bool:
         lengths = self._lengths.get(graph)

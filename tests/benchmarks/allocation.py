@@ -38,6 +38,7 @@ from agent_hedge.core.step import Attempt, Effect, Role, StepKey
 from agent_hedge.latency import LatencyBook
 from agent_hedge.planning.distribution import Distribution
 from agent_hedge.planning.planner import PURSE_SHARE, planned
+from agent_hedge.planning.price import Price
 from agent_hedge.planning.steps import hazards_of
 from agent_hedge.planning.table import Table, build
 from agent_hedge.policies import Fixed, Planned
@@ -138,7 +139,7 @@ class Plans:
 
     def __init__(self, table: Table, price: float, *, estimated: bool) -> None:
         self.table = table
-        self.price = price
+        self.price = Price(BUDGET, price)
         self.estimated = estimated
         self.ends = 0.0
         """The deadline of the run that is played."""
@@ -147,7 +148,7 @@ class Plans:
         run, slack = view.run, self.ends - view.started_at
         if run is None or slack <= 0:
             return None
-        return planned(self.table, run, slack, self.price)
+        return planned(self.table, run, slack, self.price.value)
 
 
 class Bucket:

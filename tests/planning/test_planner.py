@@ -16,7 +16,7 @@ from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Attempt, Ended, Role, StepKey, Verdict
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.latency import LatencyBook
-from agent_hedge.planning.planner import LONGEST, NEEDED, Planner, Steps
+from agent_hedge.planning.planner import LONGEST, NEEDED, Planner, Steps, path
 from agent_hedge.planning.price import Price
 from agent_hedge.planning.steps import ENOUGH
 from agent_hedge.policies import Fixed, Planned
@@ -217,6 +217,48 @@ def test_more_steps_than_a_table_has_are_not_planned_until_they_fit() -> None:
     jobs.run()
     assert planner.delay(view(run=run(LONGEST + 1), deadline=400.0)) is None
     assert planner.delay(view(run=run(LONGEST + 1, done=2), deadline=400.0)) is not None
+
+
+def test_parallel_branches_count_once() -> None:
+    """One step, then ten branches of two steps each, then one: on the path that is four."""
+    planner, _, _ = make(0)
+    opened = run(4, done=0)
+
+    def step() -> tuple[Permit, View]:
+        opened.steps += 1
+        return admit(planner, seen := view(run=opened)), seen
+
+    planner.delay(view(run=opened))  # somebody plans: from now on it listens
+    step()[0].committed(at=11.0)
+    assert path(opened) == 1
+    for level in (2, 3):
+        permits = []
+        for _ in range(10):
+            permits.append(step())
+            assert path(opened) == level
+        for permit, _ in permits:
+            permit.committed(at=12.0)
+    step()
+    assert path(opened) == 4
+    assert opened.steps == 22
+
+
+def test_the_length_that_is_learnt_is_that_of_the_path() -> None:
+    planner, jobs, _ = make()
+    for _ in range(ENOUGH):
+        ended = run(None, done=22, graph="g")
+        ended.beside = 18
+        planner.ended(ended)
+    asked = view(run=run(None, graph="g"), deadline=30.0)
+    planner.delay(asked)
+    jobs.run()
+    with_four_steps = planner.delay(asked)
+    planner.delay(view(run=run(4), deadline=30.0))
+    jobs.run()
+    assert with_four_steps is not None
+    declared = planner.delay(view(run=run(4), deadline=30.0))
+    assert declared is not None
+    assert with_four_steps.delay == declared.delay
 
 
 def test_it_hears_what_a_step_takes_beside_its_first_token() -> None:
