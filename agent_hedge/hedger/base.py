@@ -53,7 +53,7 @@ from agent_hedge.observers.accounting import Accounts
 from agent_hedge.planning.planner import Planner
 from agent_hedge.planning.price import Price
 from agent_hedge.policies import Fixed, Planned
-from agent_hedge.targets import SPELL_S, Independent, Stay, Target, as_targets, places
+from agent_hedge.targets import SPELL_S, DeadlineHeaders, Independent, Stay, Target, as_targets, places
 from agent_hedge.tools.registry import Registry
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Base:
         telemetry: bool = True,
         accounting: Accounts | None = None,
         headers: bool = True,
+        deadline_headers: Mapping[str, str] | None = None,
         on_in_doubt: Literal["raise", "interrupt"] = "raise",
         results: bool = True,
         serde: Codec | None = None,
@@ -145,6 +146,9 @@ class Base:
             readings=self._readings,
         )
         self._funnel = self._observing.funnel
+        self._headers = self._observing.headers
+        if deadline_headers is not None:
+            self._headers = DeadlineHeaders(deadline_headers, lambda: running_clock()(), also=self._headers)
         self._trio: Any = None
         self._nursery: Any = None
         self._looks: tuple[Gate, ...] = (DeadlineGate(), EffectGate(), ModeGate(self.modes))
@@ -247,7 +251,7 @@ class Base:
             forced_policy=Fixed(0.0, attempts=2),
             forced_gates=looks,
             funnel=self._funnel,
-            headers=self._observing.headers,
+            headers=self._headers,
             effect=effect,
             classifier=classifier,
             timeout=checked_seconds("timeout", timeout),

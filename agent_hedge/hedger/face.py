@@ -36,6 +36,8 @@ class Hedger(Functions, Models):
         accounting: which steps are recorded in the store, ``all``, ``hedged`` or ``off``; by default all where there
             is a store.
         headers: send each attempt's ``traceparent`` to its provider, where there is a trace.
+        deadline_headers: headers that tell providers how long each answer is waited for, and in which form: ``grpc``,
+            ``seconds``, ``milliseconds`` (left), ``epoch``, ``iso`` (the instant), e.g. ``{"grpc-timeout": "grpc"}``.
         on_in_doubt: what a guarded call in doubt does in LangGraph: ``raise``, or ``interrupt`` and ask a person.
         results: whether results of guarded calls are kept (a repeated call then gets them); `serde`: their codec.
         schema: the PostgreSQL schema of the store's tables.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import httpx
@@ -77,3 +78,17 @@ async def test_r12_the_other_provider_too() -> None:
     assert limited(copy, None, 7.0) == httpx.Timeout(7.0)
     assert limited(copy, None, 100.0) == httpx.Timeout(90.0)
     assert limited(copy, None, math.inf) is None
+
+
+async def test_r12_every_attempt_says_what_is_left_to_it_where_that_is_asked_for(engines: Engines) -> None:
+    wire = Wire()
+    hedger = ample(deadline_headers={"grpc-timeout": "grpc", "X-Request-Deadline": "epoch"})
+    model = hedger.chat_model(plain(engines[0], http_async_client=wire.client), plain(engines[1]))
+    await model.ainvoke("Hello")
+    async with hedger.run(deadline=20.0):
+        await model.ainvoke("Hello")
+    endless, limited_ = wire.headers
+    assert "grpc-timeout" not in endless
+    assert 15_000 < int(limited_["grpc-timeout"].removesuffix("m")) <= 20_000
+    assert float(limited_["x-request-deadline"]) == pytest.approx(time.time() + 20.0, abs=5.0)
+    await wire.client.aclose()
