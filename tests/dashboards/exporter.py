@@ -13,13 +13,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, Metric
 
 from agent_hedge import Effect, Fixed, Hedger
-from agent_hedge.core.events import Reason, TriggerLate
+from agent_hedge.core.events import Claimed, Fenced, Reason, RunEnded, TriggerLate
 from agent_hedge.core.ports import Refused
 from agent_hedge.core.race import PASS
-from agent_hedge.core.step import Role, StepKey
+from agent_hedge.core.step import FOREVER, Attempt, Role, StepKey
 from agent_hedge.latency import Sketch
 from agent_hedge.observers.otel import Metrics
-from agent_hedge.testing.scenario import Line
+from agent_hedge.testing.scenario import Line, Site
 from tests.observers.kit import play
 from tests.observers.test_metrics import Log, a_wait
 
@@ -74,7 +74,19 @@ class Exporter:
             lines = [Line("a", a_wait(self.rng), ConnectionError() if broken else "ok"), Line("b", a_wait(self.rng))]
             self._play("plan", at, *lines, policy=1.5, gates=[self._budget], max_attempts=2)
         self._play("write", start, Line("a", 90.0), deadline=3.0)
-        self.log.on_event(TriggerLate(step_id="late", key=StepKey(node="plan"), at=start, late=0.05, due_at=start))
+        self._happen(start)
+
+    def _happen(self, at: float) -> None:
+        """Tell what belongs to no race: a loop that stood still, a run that ended, a side effect that was claimed."""
+        key = StepKey(node="pay", model="m")
+        attempt = Attempt(number=1, role=Role.HEDGE, target=Site("b"), started_at=at, deadline=FOREVER)
+        for event in (
+            TriggerLate(step_id="late", key=key, at=at, late=0.05, due_at=at),
+            RunEnded(at=at, run=1, steps=STEPS, hedges=1, recoveries=0, hedges_left=2, remaining=12.0),
+            Fenced(step_id="fenced", key=key, at=at, attempt=attempt, passed=True),
+            Claimed(at=at, tool="pay", answer="run"),
+        ):
+            self.log.on_event(event)
 
     def _play(self, node: str, at: float, *lines: Line, deadline: float = 30.0, **settings: Any) -> None:
         play(self.log, *lines, start=at, deadline=deadline, key=StepKey(node=node, model="m"), **settings)

@@ -21,7 +21,7 @@ VALUES: dict[str, set[str]] = {
     "reason": {*Reason},
     "mode": {*Mode},
     "certainty": {*Certainty},
-    "outcome": {*Verdict, "answered", "deadline", "failed", "cancelled", "broken"},
+    "outcome": {*Verdict, "answered", "deadline", "late", "failed", "cancelled", "broken"},
     "view": {"seen", "primary_alone"},
     "node": {".*"},
 }
@@ -68,6 +68,7 @@ WANTED: dict[str, set[str]] = {
     "Refusals by reason": {"agent_hedge_refusals_total"},
     "Budget left": {"agent_hedge_budget_left"},
     "Deadline misses": {"agent_hedge_steps_total"},
+    "Hedges left at the end of a run": {"agent_hedge_run_hedges_left_bucket"},
     "Side effects in doubt": {"agent_hedge_effects_in_doubt"},
 }
 
