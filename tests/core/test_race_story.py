@@ -134,6 +134,48 @@ def test_a_hedged_step_is_told_to_the_last_field() -> None:
     ]  # fmt: skip
 
 
+class HeardRun(Run):
+    """A run that remembers which steps have ended, by the size of their prompts."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: 0.0)
+        self.ended: list[int] = []
+
+    def end_step(self, tokens: int = 0) -> None:
+        self.ended.append(tokens)
+
+
+def test_a_run_hears_how_its_step_was_answered_and_that_it_was() -> None:
+    run = HeardRun()
+    race = make(run=run, commit_on_token=True, prompt_tokens=77)
+    race.start(2.0)
+    race.on_timer(3.0)
+    assert run.last_step is None
+    race.on_token(1, 3.25)
+    assert run.last_step == (race.key, "t1", 0.25, 2)
+    assert run.ended == []
+    race.on_outcome(1, failed(), 4.0)
+    assert run.ended == [77]
+
+
+def test_r03_a_step_that_is_run_again_has_ended_once() -> None:
+    run = HeardRun()
+    again = make(run=run)
+    again.follow(broken())
+    again.start(1.0)
+    again.on_outcome(0, ok(), 1.5)
+    assert run.ended == []
+
+
+def test_r10_a_winner_by_claim_says_nothing_of_how_fast_it_speaks() -> None:
+    run = HeardRun()
+    race = make(run=run)
+    race.start(0.0)
+    assert race.claim(0)
+    race.on_claim(0.5)
+    assert run.last_step is None
+
+
 class Planning:
     """A policy with grounds, which remembers who asked for them."""
 
