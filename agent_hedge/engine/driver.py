@@ -163,6 +163,7 @@ class Driver(Generic[T]):
         task = self._tasks[number]
         if task is not None:  # (None: an eager task, which is not registered yet)
             task.remove_done_callback(self._lost)
+        del task  # it holds the error whose traceback would hold it: a cycle, which keeps the graph around it alive
         if active.cancelled:  # before its first step: nothing was sent
             self._end(number)
             return
