@@ -19,6 +19,7 @@ from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import create_react_agent
 from langgraph.types import Command
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -121,6 +122,15 @@ async def as_a_subgraph(kit: Kit) -> Any:
     return await everything(builder.compile(), hi())
 
 
+@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
+def test_r05_the_agent_of_langgraphs_own_prebuilt_package() -> None:
+    async def with_tools(kit: Kit) -> Any:
+        agent: Any = create_react_agent(kit.chat(asks_for("look", q="x")), [look], checkpointer=InMemorySaver())
+        return [await everything(agent, hi(), thread()), await checkpoints(agent, thread())]
+
+    conforms(with_tools, units=("model",))
+
+
 @pytest.mark.parametrize(
     "scenario",
     [with_tools, with_a_human, with_structured_output, with_a_summary, with_a_fallback, with_a_limit, as_a_subgraph],
@@ -181,6 +191,25 @@ async def middleware_over_a_hedged_model(kit: Kit) -> Any:
 @pytest.mark.parametrize("scenario", [middleware_with_tools, middleware_in_a_near_tie, middleware_over_a_hedged_model])
 def test_r05_agents_with_the_middleware(scenario: Any) -> None:
     conforms(scenario, units=("model",))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_r01_the_targets_of_the_middleware_replace_a_fallback_middleware(asynchronous: bool) -> None:
+    kit = make_kit("model")
+
+    def gone(messages: list[BaseMessage]) -> ConnectionError:
+        return ConnectionError("gone")
+
+    first, second = Chat(answer=gone, ttft=0.01), Chat(answer=asks_for("look", q="x"), ttft=0.01)
+    agent: Any = create_agent(first, [look], middleware=[kit.hedger.middleware(second, tools=False, family="s")])
+
+    async def main() -> Any:
+        return await agent.ainvoke(hi())
+
+    result = run_virtual(main) if asynchronous else agent.invoke(hi())
+    kit.hedger.close()
+    assert result["messages"][-1].content == "it says found x"
+    assert set(first.calls) == {"astream"}, "the primary, each time"
 
 
 def test_the_middleware_hedges_no_model_twice() -> None:

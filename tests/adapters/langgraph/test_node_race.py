@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,11 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
-from langgraph.errors import NodeCancelledError, NodeTimeoutError
+from langgraph.errors import GraphDrained, NodeCancelledError, NodeTimeoutError
 from langgraph.func import task
 from langgraph.graph import START, StateGraph
 from langgraph.pregel._loop import AsyncPregelLoop
+from langgraph.runtime import RunControl
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Send, TimeoutPolicy, interrupt
@@ -507,6 +509,26 @@ def test_r05_astream_events_v2_is_refused_hedging() -> None:
     forcing(main, 1)
     assert kit.hedges == 0
     assert "would show every attempt" in refusals(kit)[0][1]
+
+
+def test_r04_a_node_is_not_raced_while_the_graph_drains() -> None:
+    kit, control = make_kit("node"), RunControl()
+
+    async def stops(state: State) -> State:
+        control.request_drain()
+        return {}
+
+    builder = single(raced(kit, by_number))
+    builder.add_node("stops", stops)
+    builder.add_edge(START, "stops")
+
+    async def main() -> Any:
+        with suppress(GraphDrained):
+            await builder.compile().ainvoke(hi(), control=control)
+
+    run_virtual(main)
+    assert refusals(kit) == [(Reason.DRAINING, "")]
+    assert verdicts(kit) == [Verdict.WON], "the primary, though it takes 5 s"
 
 
 def test_r05_a_node_that_is_not_raced_is_not_run_again_either() -> None:

@@ -12,7 +12,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
 
-from agent_hedge import Effect, Target, current_attempt
+from agent_hedge import Effect, Fixed, Target, current_attempt
 from agent_hedge.core.events import AttemptStarted
 from agent_hedge.core.scope import Forced, forced
 from tests.adapters.langgraph.conforming import first_difference
@@ -63,6 +63,20 @@ def test_r05_a_sync_graph_with_a_hedged_model(winner: int | None, wrapped: bool)
         kit.hedger.close()
     assert seen == expected, first_difference(seen, expected)
     assert (kit.hedges > 0) == (winner is not None)
+
+
+def test_r06_the_loser_of_a_sync_graph_is_cancelled() -> None:
+    kit = make_kit("model", policy=Fixed(0.01))
+    stuck, lively = Chat(ttft=1e6), Chat(ttft=0.01)
+    model = kit.hedger.chat_model(Target("stuck", stuck), Target("lively", lively), family="scripted")
+
+    def ask(state: State) -> State:
+        return {"messages": [model.invoke("x")]}
+
+    result = build(ask).invoke(hi())
+    kit.hedger.close()
+    assert result["messages"][-1].content == "you said x"
+    assert stuck.calls == ["astream", "cancelled"]
 
 
 def test_r04_a_sync_body_is_not_raced() -> None:
