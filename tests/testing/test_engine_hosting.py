@@ -17,22 +17,25 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import anyio
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from agent_hedge.cli.engine import engine as command
+from agent_hedge.core.step import Attempt, Role
 from agent_hedge.errors import ConfigurationError
-from agent_hedge.testing.engine import Ending, FakeEngine, Hardware, serve_in_process
+from agent_hedge.testing.engine import Ending, FakeEngine, Hardware, RemoteEngine, serve_in_process
 from agent_hedge.testing.engine.hosting import deaf_to_ctrl_c
+from agent_hedge.testing.fakes import place
 
 QUICK = Hardware(decode_rate=5_000)
 ROOT = Path(__file__).parents[2]
 
 
-def ask(base_url: str) -> str:
+def ask(base_url: str, **headers: str) -> str:
     body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
-    with urlopen(Request(f"{base_url}/chat/completions", body)) as answer:
+    with urlopen(Request(f"{base_url}/chat/completions", body, headers)) as answer:
         return str(json.load(answer)["choices"][0]["message"]["content"])
 
 
@@ -99,6 +102,24 @@ def test_in_a_process() -> None:
         assert records[0].ttft >= 0.01
         engine.set_faults("")
         ask(engine.base_url)
+
+
+def test_r18_an_engine_tells_when_it_has_let_go_of_an_attempt() -> None:
+    known, unknown = (Attempt(0, Role.PRIMARY, place("a"), 0.0, 9.0, None, nonce) for nonce in (5, 6))
+
+    async def told(engine: FakeEngine | RemoteEngine) -> list[bool]:
+        answers = [await engine.cancel(known)]
+        with anyio.move_on_after(0.05):  # nobody has asked for anything under this id
+            answers.append(await engine.cancel(unknown))
+        return answers
+
+    with (
+        FakeEngine.in_thread("fixed:0.01", hardware=QUICK) as near,
+        serve_in_process(profile="fixed:0.01", hardware=QUICK) as far,
+    ):
+        for engine in (near, far):
+            ask(engine.base_url, **{"X-Request-Id": known.id})
+            assert asyncio.run(told(engine)) == [True]
 
 
 def test_r20_a_process_that_cannot_listen_says_so(taken_port: int) -> None:

@@ -63,10 +63,16 @@ class App:
             ("GET", f"/v1/models/{model}"): lambda _: _json(model_card),
             ("GET", "/metrics"): lambda _: (CONTENT_TYPE, exposition(pump.serving, model, self.finished)),
             ("GET", "/engine/records"): lambda _: _json([asdict(record) for record in self.records]),
+            ("POST", "/engine/released"): lambda request: _json(self.has_released(str(request.json.get("request_id")))),
             ("PUT", "/engine/faults"): self._set_faults,
             ("POST", "/v1/abort"): self._abort,
             ("POST", "/inference/v1/abort_requests"): self._abort,
         }
+
+    def has_released(self, request_id: str) -> bool:
+        """Whether the newest request of this id has been here and holds nothing any more."""
+        record = next((record for record in reversed(self.records) if record.id == request_id), None)
+        return record is not None and record.released is not None
 
     def handle(self, connection: Connection, request: Request) -> None:
         """Answer a request, now or when its tokens have been computed."""

@@ -16,9 +16,16 @@ from multiprocessing.connection import Connection as Pipe
 from typing import Any
 from urllib.request import Request, urlopen
 
+import anyio
+import anyio.to_thread
+
+from agent_hedge.core.step import Attempt
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.testing.engine.server import FakeEngine
 from agent_hedge.testing.serving import Ending, Record
+
+ASK_EVERY_S = 0.005
+"""Between two questions whether an engine has let go, which takes 4 to 47 ms (median and p99 of the demo)."""
 
 
 @contextmanager
@@ -65,6 +72,17 @@ class RemoteEngine:
         with urlopen(f"{self.url}/engine/records") as answer:
             rows = json.load(answer)
         return [Record(**row | {"ending": row["ending"] and Ending(row["ending"])}) for row in rows]
+
+    async def cancel(self, attempt: Attempt) -> bool:
+        """Ask until the engine has let go of an attempt: ``Target("a", model, cancel=engine)``."""
+        while not await anyio.to_thread.run_sync(self._has_released, attempt.id):  # noqa: ASYNC110 - of another process
+            await anyio.sleep(ASK_EVERY_S)
+        return True
+
+    def _has_released(self, request_id: str) -> bool:
+        body = json.dumps({"request_id": request_id}).encode()
+        with urlopen(Request(f"{self.url}/engine/released", body, method="POST")) as answer:
+            return json.load(answer) is True
 
     def set_faults(self, words: str) -> None:
         """Set a standing fault in words (`parse_fault`); the empty text is none."""

@@ -179,12 +179,7 @@ class FakeEngine:
 
     async def cancel(self, attempt: Attempt) -> bool:
         """Wait until this engine has let go of an attempt: ``Target("a", model, cancel=engine)``."""
-
-        def has_let_go(engine: FakeEngine) -> bool:
-            newest_first = reversed(engine._app.records)
-            return any(record.id == attempt.id and record.released is not None for record in newest_first)
-
-        await self.wait_for(has_let_go)
+        await self.wait_for(lambda engine: engine._app.has_released(attempt.id))
         return True
 
     def wait(self, holds: Callable[[FakeEngine], bool], timeout: float = PATIENCE) -> None:
