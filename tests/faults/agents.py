@@ -29,6 +29,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -95,7 +96,7 @@ class Model(BaseChatModel):
         return "payer"
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
-        return self.bind(tools=[one.name for one in tools])
+        return self.bind(tools=[convert_to_openai_tool(one) for one in tools])
 
     def _generate(
         self,

@@ -21,14 +21,16 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from langgraph.types import Command, RetryPolicy, interrupt
 
-from agent_hedge import Fixed, Hedger, current_attempt
+from agent_hedge import Fixed, Hedger, Target, current_attempt
 from agent_hedge.core.events import Committed
+from agent_hedge.core.scope import Forced, forced
 from agent_hedge.core.step import Effect
 from agent_hedge.core.stores import ClaimState
 from agent_hedge.errors import ConfigurationError, EffectBarred, EffectInDoubt
@@ -390,7 +392,7 @@ class Fake(BaseChatModel):
         return "fake"
 
     def bind_tools(self, tools: Any, **_: Any) -> Any:
-        return self
+        return self.bind(tools=[convert_to_openai_tool(one) for one in tools])
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         self.asked.append(1)
@@ -424,7 +426,9 @@ def agent_of(hedger: Hedger, pay: BaseTool, way: str, **settings: Any) -> Any:
         around.append(Hooks(hedger))
     else:
         around.insert(0, Hooks(hedger))
-    return create_agent(Fake(), tools, middleware=around, checkpointer=InMemorySaver(), **settings)
+    return create_agent(
+        settings.pop("model", Fake()), tools, middleware=around, checkpointer=InMemorySaver(), **settings
+    )
 
 
 ways = pytest.mark.parametrize("way", ["guard_tools", "hooks inside", "hooks outside"])
@@ -569,27 +573,111 @@ def test_r11_a_person_settles_a_call_in_doubt(asynchronous: bool, answer: str) -
     hedger.close()
 
 
+APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
+
+
+class Stumbles(AgentMiddleware[Any, Any]):
+    """Fails once after the tool's step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = 0
+
+    def before_model(self, state: Any, runtime: Any) -> None:
+        if isinstance(state["messages"][-1], ToolMessage):
+            self.tries += 1
+            if self.tries == 1:
+                raise ConnectionError
+
+
+@pytest.fixture(params=[1, 2], ids=["one attempt", "two attempts"])
+def approved(request: pytest.FixtureRequest, hedger: Hedger) -> Iterator[tuple[Paid, Any]]:
+    """A world, and an agent that needs an approval to pay in it and stumbles afterwards; its model, hedged or not."""
+    paid, members = Paid(), [Fake(asked=[]) for _ in range(request.param)]
+    model: Any = members[0]
+    if request.param == 2:
+        model = hedger.chat_model(*map(Target, "ab", members), family="fake", trigger="total")
+    middleware = [HumanInTheLoopMiddleware(interrupt_on={"pay": True}), Stumbles()]
+    token = forced.set(Forced(hedge=True, winner=1))
+    yield paid, agent_of(hedger, paid.tool(), "hooks inside", model=model, middleware=middleware)
+    forced.reset(token)
+    assert all(member.asked for member in members)
+
+
 @both
-def test_c11_one_approval_covers_one_execution(hedger: Hedger, asynchronous: bool) -> None:
-    paid, tries = Paid(), []
-
-    class Stumbles(AgentMiddleware[Any, Any]):
-        """Fails once after the tool's step."""
-
-        def before_model(self, state: Any, runtime: Any) -> None:
-            if isinstance(state["messages"][-1], ToolMessage):
-                tries.append(1)
-                if len(tries) == 1:
-                    raise ConnectionError
-
-    approval = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
-    agent = agent_of(hedger, paid.tool(), "hooks inside", middleware=[approval, Stumbles()])
+def test_c11_one_approval_covers_one_execution(approved: tuple[Paid, Any], asynchronous: bool) -> None:
+    paid, agent = approved
     assert "__interrupt__" in run(agent, GIVEN, asynchronous)
-    approve: Any = Command(resume={"decisions": [{"type": "approve"}]})
+    assert paid == []
     with pytest.raises(ConnectionError):
-        run(agent, approve, asynchronous)
+        run(agent, APPROVE, asynchronous)
     assert run(agent, None, asynchronous)["messages"][-1].content == "done"
     assert len(paid) == 1
+
+
+@both
+def test_c11_nor_does_a_retry_of_the_node_around_the_agent_execute_it_anew(
+    approved: tuple[Paid, Any], asynchronous: bool
+) -> None:
+    paid, agent = approved
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("agent", agent, retry_policy=RETRY)
+    builder.add_edge(START, "agent")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    assert "__interrupt__" in run(graph, GIVEN, asynchronous)
+    assert "__interrupt__" in run(graph, APPROVE, asynchronous)  # LangGraph asks again in the retry
+    assert len(paid) == 1
+    assert run(graph, APPROVE, asynchronous)["messages"][-1].content == "done"
+    assert len(paid) == 1
+
+
+# --- keys, tenants, principals
+
+
+@both
+def test_r11_a_keyed_tool_is_given_the_key_and_the_model_never_sees_it(hedger: Hedger, asynchronous: bool) -> None:
+    given = []
+
+    @tool_effect(Effect.KEYED, key="order", scope="tenant", key_param="idempotency_key")
+    @tool
+    def pay(order: str, idempotency_key: str = "") -> str:
+        """Pay."""
+        given.append(idempotency_key)
+        return "paid"
+
+    for tenant in ("acme", "acme", "other"):
+        with hedger.run(tenant=tenant):
+            graph = graph_of(hedger.tool_node([pay]), lambda: ask("pay", order="7", idempotency_key=str(uuid.uuid4())))
+            assert run(graph, GIVEN, asynchronous)["messages"][-1].content == "paid"
+    assert [len(key) for key in given] == [64, 64]  # one for each tenant; what the model put there does not count
+    assert given == [claim.effect_key for claim in reversed(claims(hedger))]
+
+
+@both
+def test_r11_a_key_within_a_tenant_needs_a_tenant(hedger: Hedger, asynchronous: bool) -> None:
+    paid = Paid()
+    graph = graph_of(
+        hedger.tool_node([paid.tool(key="memo", scope="tenant")]), lambda: ask("pay", amount=5, memo="order 7")
+    )
+    with pytest.raises(EffectBarred, match="tenant"):
+        run(graph, GIVEN, asynchronous)
+    assert (paid, claims(hedger)) == ([], [])
+
+
+@both
+def test_c11_another_principal_replays_nothing(hedger: Hedger, asynchronous: bool) -> None:
+    paid = Paid()
+    node = hedger.tool_node([paid.tool(key="memo", scope="global")])
+
+    def pay() -> str:
+        graph = graph_of(node, lambda: ask("pay", amount=5, memo="order 7"))
+        return str(run(graph, GIVEN, asynchronous)["messages"][-1].content)
+
+    with hedger.run(principal="ann"):
+        assert [pay(), pay()] == ["paid 5", "paid 5"]
+    with hedger.run(principal="bob"), pytest.raises(EffectBarred, match="another principal"):
+        pay()
+    assert paid == ["order 7"]
 
 
 # --- functions
