@@ -17,7 +17,13 @@ pytest.importorskip("oteltap", reason="the receiver is built for x86-64 only")
 from .tap import Received, said, tapped
 
 RUNS = 1
-METRICS = {"agent_hedge.steps.started", "agent_hedge.dispatches", "agent_hedge.attempts", "agent_hedge.step.ttft"}
+METRICS = {
+    "agent_hedge.steps.started",
+    "agent_hedge.dispatches",
+    "agent_hedge.attempts",
+    "agent_hedge.step.ttft",
+    "agent_hedge.cancel.release.duration",
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +75,11 @@ def test_each_step_of_the_demo_has_one_winner_and_no_loser_has_failed(demo: Rece
     for attempt in demo.attempts:
         assert (attempt.name, attempt.kind) == ("chat demo", Span.SPAN_KIND_CLIENT)
         assert attempt.status.code == Status.STATUS_CODE_UNSET
+
+
+def test_the_engines_of_the_demo_say_when_they_have_let_go(demo: Received) -> None:
+    losers = [attempt for attempt in demo.attempts if said(attempt, "outcome") == "superseded"]
+    released = [attempt for attempt in losers if "agent_hedge.released" in {event.name for event in attempt.events}]
+    assert released, "nobody was asked, or nobody knew"
+    for attempt in released:
+        assert 0 < said(attempt, "time.cancel_to_release") < 1.0
