@@ -30,7 +30,7 @@ METRICS = {
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Received:
     """The demo's runs of all policies (and what `Quantile` learns from), over an endpoint with stragglers."""
     folder = tmp_path_factory.mktemp("otlp")
-    rows = "\n".join("2.5" if row % 40 == 7 else f"0.0{60 + row % 7}" for row in range(400))
+    rows = "\n".join("5.0" if row % 40 == 7 else f"0.0{60 + row % 7}" for row in range(400))
     (folder / "times.csv").write_text(f"ttft_s\n{rows}\n")
 
     async def run(url: str) -> None:
