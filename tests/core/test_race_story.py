@@ -333,6 +333,15 @@ def test_a_cancelled_attempt_has_no_failure_even_if_it_had_an_outcome_before() -
     ]
 
 
+def test_a_primary_is_spared_the_gates_that_have_nothing_to_say_to_it() -> None:
+    for_all, for_extras = Gatekeeper(), Gatekeeper()
+    race = make(gates=[for_extras, for_all], primary_gates=[for_all])
+    race.start(0.0)
+    assert (for_extras.asked, for_all.asked) == ([], [Role.PRIMARY])
+    race.on_timer(1.0)
+    assert (for_extras.asked, for_all.asked) == ([Role.HEDGE], [Role.PRIMARY, Role.HEDGE])
+
+
 def test_every_gate_is_asked_after_a_pass_and_after_a_no_that_does_not_count() -> None:
     class Passes:
         asked = 0
@@ -381,6 +390,7 @@ def test_a_race_that_has_not_begun() -> None:
     race = make(fleet=fleet, candidates=sites, barred=barred, run=run, plans=plans, effect=Effect.KEYED, step_id="mine")
     assert (race.now, race.started_at, race.last_launch_at, race.last_target) == (0.0, 0.0, 0.0, "")
     assert (race.launched, race.hedges, race.in_flight, race.winner) == (0, 0, 0, None)
+    assert race.prompt_tokens == 0
     assert race.fleet is fleet
     assert race.candidates is sites
     assert race.barred is barred
