@@ -1,4 +1,6 @@
-"""A hedged step of a LangGraph node, seen by another instrumentation of LangChain and by us: what was told, as JSON.
+"""Two nodes of a LangGraph, seen by another instrumentation of LangChain and by us: what was told, as JSON.
+
+The first calls a hedged model, whose first member is too slow; the second streams from it.
 
 ``python -m tests.observers.beside openinference|traceloop|official``: instrumentations patch LangChain for the whole
 process, and change what we say of a winner (`Tracing.winner_usage`), so each has one of its own.
@@ -10,7 +12,9 @@ import asyncio
 import json
 import logging
 import sys
+from functools import reduce
 from importlib import import_module
+from operator import add
 from typing import Any
 
 from langchain_openai import ChatOpenAI
@@ -52,10 +56,10 @@ def main(name: str) -> None:
         FakeEngine.in_thread("fixed:5", hardware=hardware) as slow,
         FakeEngine.in_thread("fixed:0.1", hardware=hardware) as quick,
     ):
-        answer = asyncio.run(ask(slow, quick))
+        answers = asyncio.run(ask(slow, quick))
     json.dump(
         {
-            "usage": dict(answer.usage_metadata),
+            "usage": [answer.usage_metadata for answer in answers],
             "spans": [
                 {
                     "id": span.context.span_id,
@@ -73,8 +77,8 @@ def main(name: str) -> None:
     )
 
 
-async def ask(*engines: FakeEngine) -> Any:
-    """Hedge one call inside a node; the first engine is too slow. Return the answer."""
+async def ask(*engines: FakeEngine) -> list[Any]:
+    """Run the graph and return the answers of its nodes."""
     budget = FleetBudget(1.0, floor=100, burst=100)
     async with Hedger(policy=Fixed(0.05, attempts=2), budget=budget) as hedger:
         members = [
@@ -86,10 +90,15 @@ async def ask(*engines: FakeEngine) -> Any:
         async def plan(state: MessagesState) -> dict[str, Any]:
             return {"messages": [await model.ainvoke(state["messages"])]}
 
-        graph = StateGraph(MessagesState).add_node("plan", plan).add_edge(START, "plan").compile()
+        async def write(state: MessagesState) -> dict[str, Any]:
+            chunks = [chunk async for chunk in model.astream(state["messages"])]
+            return {"messages": [reduce(add, chunks)]}
+
+        builder = StateGraph(MessagesState).add_node("plan", plan).add_node("write", write)
+        graph = builder.add_edge(START, "plan").add_edge("plan", "write").compile()
         question: Any = {"messages": [("user", "hello")]}
         result = await graph.ainvoke(question)
-        return result["messages"][-1]
+        return [message for message in result["messages"] if message.type != "human"]
 
 
 if __name__ == "__main__":
