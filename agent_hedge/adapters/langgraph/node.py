@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableSerializable
 from langchain_core.runnables.config import run_in_executor
 from langgraph.pregel.protocol import PregelProtocol
 
@@ -93,6 +93,7 @@ class SurroundedRunnable(RunnableCallable):
         native = isinstance(held, PregelProtocol) or runs_async(held)
         afunc = run if native else functools.partial(run_in_executor, None, call)  # type: ignore[call-arg]
         super().__init__(call, afunc, name=held.get_name(), trace=False, recurse=False)
+        self.__class__ = _named_after(type(held))
         self._held = held
         self._surroundings = surroundings
         setattr(self, MARK, True)
@@ -115,3 +116,13 @@ class SurroundedRunnable(RunnableCallable):
             finally:
                 if (close := getattr(items, "aclose", None)) is not None:
                     await close()
+
+
+@functools.lru_cache(maxsize=64)
+def _named_after(cls: type[Runnable[Any, Any]]) -> type[SurroundedRunnable]:
+    """Return the class of a wrapped Runnable under the name of its own: a drawn graph says what each node is."""
+    module, name = cls.__module__, cls.__name__
+    if issubclass(cls, RunnableSerializable):
+        *packages, name = cls.lc_id()
+        module = ".".join(packages)
+    return type(name, (SurroundedRunnable,), {"__module__": module})

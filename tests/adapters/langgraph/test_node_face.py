@@ -330,6 +330,20 @@ def test_a_subgraph_behind_two_decorators_is_found_on_a_wrapped_node_alone(wrap:
     assert subgraphs_of(wrap(twice)) == ["outer"]
 
 
+@pytest.mark.parametrize("xray", [False, True])
+@pytest.mark.parametrize("name", [name for name in SUBGRAPHS if name != "decorated"])
+def test_a_drawn_graph_is_the_same(name: str, xray: bool) -> None:
+    def drawn(node: Any) -> Any:
+        builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+        builder.add_node("outer", node)
+        builder.add_edge(START, "outer")
+        graph = builder.compile().get_graph(xray=xray)
+        return graph.draw_mermaid(), graph.to_json()
+
+    action, _ = SUBGRAPHS[name]
+    assert drawn(by_model(action)) == drawn(action)
+
+
 @WRAPS
 @pytest.mark.asyncio
 async def test_the_state_of_a_subgraph_is_found(wrap: Wrap) -> None:
