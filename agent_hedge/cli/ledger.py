@@ -11,7 +11,7 @@ import typer
 from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
 from agent_hedge.core.stores import Claim, ClaimState, Stores
 from agent_hedge.errors import ConfigurationError
-from agent_hedge.tools.ledger import ANSWERS, Answer, resolve
+from agent_hedge.tools.answers import ANSWERS, Answer, resolve
 
 app = typer.Typer(name="ledger", help="Claims of side effects.", no_args_is_help=True, add_completion=False)
 

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 from agent_hedge.core.ports import Portal
 from agent_hedge.core.stores import Claim
 from agent_hedge.errors import EffectBarred, EffectInDoubt, EffectStillRunning, StoreUnavailable
+from agent_hedge.tools.answers import Answer
+from agent_hedge.tools.calls import Call, Permit, Replay
 from agent_hedge.tools.crossing import cross, start
-from agent_hedge.tools.ledger import Answer, Call, Ledger, Permit, Replay
+from agent_hedge.tools.ledger import Ledger
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ import socket
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from agent_hedge.core.ports import Codec
 from agent_hedge.core.step import Effect
@@ -40,16 +40,15 @@ from agent_hedge.errors import (
     EffectStillRunning,
     StoreUnavailable,
 )
+from agent_hedge.tools.answers import DID_NOT_HAPPEN, Answer, resolve
+from agent_hedge.tools.calls import SINGLE, Call, Permit, Replay, name_call
 from agent_hedge.tools.effect import EffectSpec
-from agent_hedge.tools.keys import effect_key, fingerprint
+from agent_hedge.tools.leases import Leases
 from agent_hedge.tools.results import JsonCodec, NotKept
 from agent_hedge.tools.site import Frame, Site
 from agent_hedge.tools.torn import ABANDONED, examine, merged
 
 logger = logging.getLogger("agent_hedge.ledger")
-
-Answer = Literal["happened", "did_not_happen", "abandon"]
-ANSWERS: tuple[Answer, ...] = ("happened", "did_not_happen", "abandon")
 
 LEASE_S = 10.0
 """How long a silent owner counts as alive. Renewed at a third of it: two renewals may be lost."""
@@ -59,55 +58,6 @@ POLL_S = (0.02, 1.0)
 """First and longest pause between looks at a row that another process runs."""
 TRACES = 10_000
 """Claims of this process whose place in the run is remembered; older ones count as another process's."""
-HAPPENED = "a person: it happened"
-DID_NOT_HAPPEN = "a person: it did not happen"
-
-_SINGLE = frozenset({Effect.ONCE, Effect.UNKNOWN})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One call of a guarded tool: what is run, what names it, where it stands."""
-
-    tool: str
-    effect: Effect
-    spec: EffectSpec
-    key: str
-    declared: bool
-    """The key comes from the arguments (``key=``) and decides alone."""
-    args_fingerprint: str
-    run_key: str
-    site: Site
-
-    @property
-    def single(self) -> bool:
-        """Whether a second execution is never started by itself."""
-        return self.effect in _SINGLE and not self.spec.at_least_once
-
-
-@dataclass(frozen=True, slots=True)
-class Permit:
-    """The right to dispatch once. `key` is what a `KEYED` tool is given."""
-
-    call: Call
-    attempt_id: str
-    executions: int
-
-    @property
-    def key(self) -> str:
-        return self.call.key
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """It has been done before, and is not done again. `kept` is False where no result was stored.
-
-    `abandoned`: a person has given it up; whether it happened is not known.
-    """
-
-    value: object
-    kept: bool = True
-    abandoned: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -150,56 +100,18 @@ class Ledger:
         self._live: dict[str, _Live] = {}
         self._unsent: dict[str, str] = {}
         self._traces: OrderedDict[str, tuple[Frame, ...]] = OrderedDict()
-        self._running: dict[str, str] = {}
-        self._renewer: asyncio.Task[None] | None = None
+        self._leases = Leases(self._claims, self._lease)
         self._late: set[asyncio.Task[None]] = set()
 
     def counts(self) -> dict[str, int]:
         """Return what has happened to calls in this process: run, replayed, joined, in doubt, barred, withdrawn."""
         return dict(self._counts)
 
-    # --- naming a call --------------------------------------------------------------------------------------------
-
     def call(
         self, tool: str, spec: EffectSpec, arguments: Mapping[str, Any], site: Site, *, effect: Effect | None = None
     ) -> Call:
-        """Name a call of `tool` with these arguments. `effect`: what counts for it, where the registry knows more.
-
-        Raises `EffectBarred` when it cannot be named.
-        """
-        run_key = site.run_key or site.thread or self._implicit_run(site)
-        declared = spec.key_of(arguments)
-        if declared is not None:
-            key = effect_key("declared", spec.scope, self._scope(spec, site, run_key), tool, declared)
-        elif site.place_key:
-            key = effect_key("place", run_key, site.generation, site.places, tool, site.place_key)
-        elif site.call_id:
-            key = effect_key("call", run_key, site.generation, site.places, tool, site.call_id)
-        else:  # nothing names it from outside: it is one of its own
-            key = effect_key("unnamed", secrets.token_hex(16))
-        return Call(
-            tool=tool,
-            effect=effect or spec.effect_for(arguments),
-            spec=spec,
-            key=key,
-            declared=declared is not None,
-            args_fingerprint=fingerprint(tool, arguments),
-            run_key=run_key,
-            site=site,
-        )
-
-    def _implicit_run(self, site: Site) -> str:
-        return f"{self.incarnation}/{site.frames[0].execution}" if site.frames else self.incarnation
-
-    @staticmethod
-    def _scope(spec: EffectSpec, site: Site, run_key: str) -> str:
-        if spec.scope == "run":
-            return run_key
-        if spec.scope == "global":
-            return ""
-        if not site.tenant:
-            raise EffectBarred("scope='tenant' needs a tenant (hedger.run(tenant=...)); nothing was dispatched.")
-        return site.tenant
+        """Name a call of `tool` with these arguments (`name_call`)."""
+        return name_call(tool, spec, arguments, site, effect=effect, incarnation=self.incarnation)
 
     # --- claiming -------------------------------------------------------------------------------------------------
 
@@ -293,8 +205,7 @@ class Ledger:
         self._traces.move_to_end(call.key)
         while len(self._traces) > TRACES:
             self._traces.popitem(last=False)
-        self._running[call.key] = row.attempt_id  # its lease is renewed from now on
-        self._renew_soon()
+        self._leases.hold(call.key, row.attempt_id)
         try:
             if row.lease_left <= self._lease / 2:
                 await self._claims.renew(call.key, row.attempt_id, lease=self._lease)
@@ -304,7 +215,7 @@ class Ledger:
                 self._unsent.pop(call.key, None)
                 raise self._in_doubt(call, row, doubt, missing)
         except BaseException:
-            self._running.pop(call.key, None)
+            self._leases.drop(call.key)
             raise
         self._counts["run"] += 1
         return Permit(call, row.attempt_id, row.executions)
@@ -351,7 +262,7 @@ class Ledger:
             return False
         if call.spec.at_least_once:
             return True
-        repeatable = call.effect in (Effect.IDEMPOTENT, Effect.KEYED) and row.effect not in _SINGLE
+        repeatable = call.effect in (Effect.IDEMPOTENT, Effect.KEYED) and row.effect not in SINGLE
         return repeatable and call.spec.repeat_allowed and row.age < (call.spec.retention or RETENTION_S)
 
     @staticmethod
@@ -388,7 +299,7 @@ class Ledger:
         if isinstance(permit, Replay):
             return
         self._counts["withdrawn"] += 1
-        self._running.pop(permit.key, None)
+        self._leases.drop(permit.key)
         live = self._live.get(permit.key)
         try:
             await self._claims.settle(permit.key, permit.attempt_id, ClaimState.FAILED)
@@ -432,7 +343,7 @@ class Ledger:
     async def _settle(
         self, permit: Permit, state: ClaimState, result: Replay | None, data: bytes | None, note: str
     ) -> None:
-        self._running.pop(permit.key, None)
+        self._leases.drop(permit.key)
         live = self._live.get(permit.key)
         if live is not None:
             live.result = result
@@ -472,21 +383,6 @@ class Ledger:
         if self._live.get(live.call.key) is live:
             del self._live[live.call.key]
         live.ended.set()
-
-    # --- leases ---------------------------------------------------------------------------------------------------
-
-    def _renew_soon(self) -> None:
-        if self._renewer is None or self._renewer.done():
-            self._renewer = asyncio.get_running_loop().create_task(self._renew())
-
-    async def _renew(self) -> None:
-        while self._running:
-            await asyncio.sleep(self._lease / 3)
-            for key, attempt_id in list(self._running.items()):
-                try:
-                    await self._claims.renew(key, attempt_id, lease=self._lease)
-                except StoreUnavailable:
-                    break  # the lease may run out; the owner still settles, late
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -533,28 +429,6 @@ class Ledger:
             claim=None,
             missing=(),
         )
-
-
-async def resolve(claims: ClaimStore, key: str, answer: Answer) -> Claim:
-    """Settle a claim in doubt, or one whose owner is dead. Raises `ConfigurationError` where nothing is open."""
-    if answer not in ANSWERS:
-        raise ConfigurationError(f"an answer is one of {', '.join(ANSWERS)}")
-    row = await claims.get(key)
-    if row is None:
-        raise ConfigurationError("there is no such claim")
-    if row.state is ClaimState.RUNNING:
-        row = await claims.mark_in_doubt(key) or row
-    if row.state is not ClaimState.IN_DOUBT:
-        raise ConfigurationError(f"the claim is {row.state.value}: there is nothing to resolve")
-    state, note = {
-        "happened": (ClaimState.DONE, HAPPENED),
-        "did_not_happen": (ClaimState.FAILED, DID_NOT_HAPPEN),
-        "abandon": (ClaimState.IN_DOUBT, ABANDONED),
-    }[answer]
-    await claims.settle(key, row.attempt_id, state, note=note)
-    if row.thread:
-        await claims.confirm([other.effect_key for other in await claims.of_thread(row.thread)])
-    return await claims.get(key) or row
 
 
 async def _within(event: asyncio.Event, until: float) -> bool:

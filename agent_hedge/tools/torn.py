@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 
 from agent_hedge.core.step import Effect
 from agent_hedge.core.stores import Claim, ClaimState
+from agent_hedge.tools.calls import SINGLE
 from agent_hedge.tools.site import Frame, Site, durable_since, goes_forward
 
 ABANDONED = "abandoned by a person"
 """Note of a claim that stays in doubt and waits for nobody."""
 
-_SINGLE = frozenset({Effect.ONCE, Effect.UNKNOWN})
 _OPEN = frozenset({ClaimState.RUNNING, ClaimState.IN_DOUBT})
 
 
@@ -93,7 +93,7 @@ def _counts(row: Claim) -> bool:
     """Whether a claim has to be in the history: one named by its call, whose effect may have happened."""
     if not row.call_id:
         return False
-    if row.effect in _SINGLE:
+    if row.effect in SINGLE:
         return row.state is not ClaimState.FAILED
     return row.effect is Effect.KEYED
 
@@ -101,7 +101,7 @@ def _counts(row: Claim) -> bool:
 def _overlap(
     mine: Claim, site: Site, row: Claim, frames: tuple[Frame, ...] | None, later: Callable[[str], bool]
 ) -> str:
-    if row.tool != mine.tool or row.effect not in _SINGLE:
+    if row.tool != mine.tool or row.effect not in SINGLE:
         return ""
     alike = row.args_fingerprint == mine.args_fingerprint
     if row.state in _OPEN and not later(row.effect_key):

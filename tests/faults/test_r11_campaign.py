@@ -21,7 +21,8 @@ from agent_hedge.core.stores import Claim, ClaimState, ClaimStore
 from agent_hedge.errors import StoreUnavailable
 from agent_hedge.testing.clock import run_virtual
 from agent_hedge.tools import fence, torn
-from agent_hedge.tools.ledger import Call, Ledger, Permit, Replay
+from agent_hedge.tools.calls import Call, Permit, Replay
+from agent_hedge.tools.ledger import Ledger
 from agent_hedge.tools.site import Frame
 from tests.faults.world import LEASE_S, Store, World, schedule, verdict
 

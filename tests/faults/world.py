@@ -32,9 +32,10 @@ from agent_hedge.policies import Fixed
 from agent_hedge.stores.memory.claims import MemoryClaims
 from agent_hedge.testing.fakes import FakeFleet, FakeLatency, place
 from agent_hedge.tools import fence
+from agent_hedge.tools.calls import Replay
 from agent_hedge.tools.effect import EffectSpec
 from agent_hedge.tools.guarded import Guarded
-from agent_hedge.tools.ledger import Ledger, Replay
+from agent_hedge.tools.ledger import Ledger
 from agent_hedge.tools.site import Frame, Site
 
 LEASE_S = 5.0

@@ -22,10 +22,12 @@ from agent_hedge.errors import (
 )
 from agent_hedge.stores.memory.claims import MemoryClaims
 from agent_hedge.testing.clock import run_virtual
+from agent_hedge.tools.answers import ANSWERS
+from agent_hedge.tools.calls import Permit, Replay
 from agent_hedge.tools.effect import EffectSpec
 from agent_hedge.tools.guarded import Guarded
 from agent_hedge.tools.keys import effect_key, fingerprint
-from agent_hedge.tools.ledger import ANSWERS, Ledger, Permit, Replay
+from agent_hedge.tools.ledger import Ledger
 from agent_hedge.tools.results import JsonCodec, NotKept
 from agent_hedge.tools.site import Frame, Site
 
@@ -214,7 +216,7 @@ async def test_r11_the_owner_that_died_leaves_it_in_doubt(books: Books) -> None:
     dead = books.ledger()
     call = dead.call("pay", ONCE, PAY, Site(run_key="run", call_id="c1"))
     await dead.admit(call)
-    dead._running.clear()  # nobody renews any more
+    dead._leases._held.clear()  # nobody renews any more
     for _ in range(2):
         with pytest.raises(EffectInDoubt, match="agent-hedge ledger resolve") as caught:
             await books.run(books.ledger())
@@ -231,7 +233,7 @@ async def test_r11_a_late_owner_still_says_that_it_happened(books: Books) -> Non
     call = slow.call("pay", ONCE, PAY, Site(run_key="run", call_id="c1"))
     permit = await slow.admit(call)
     assert isinstance(permit, Permit)
-    slow._running.clear()
+    slow._leases._held.clear()
     await asyncio.sleep(11.0)
     with pytest.raises(EffectInDoubt):
         await books.run(books.ledger())
@@ -246,7 +248,7 @@ async def test_r11_keyed_and_idempotent_are_run_again_with_the_same_key(books: B
         dead = books.ledger()
         call = dead.call("pay", spec, PAY, Site(run_key=str(spec.effect), call_id="c1"))
         await dead.admit(call)
-        dead._running.clear()
+        dead._leases._held.clear()
         await asyncio.sleep(11.0)
         assert await books.run(books.ledger(), spec, run_key=str(spec.effect)) == "paid"
         assert books.paid == [call.key]
@@ -259,7 +261,7 @@ async def test_r11_not_when_the_other_side_may_have_forgotten_the_key(books: Boo
         site: Any = {"run_key": str(retention), "call_id": "c1"}
         dead = books.ledger()
         await dead.admit(dead.call("pay", spec, PAY, Site(**site)))
-        dead._running.clear()
+        dead._leases._held.clear()
         await asyncio.sleep(asked_again)
         with pytest.raises(EffectInDoubt):
             await books.run(books.ledger(), spec, **site)
@@ -281,7 +283,7 @@ async def test_r11_at_least_once_is_asked_for_by_name(books: Books) -> None:
     spec = EffectSpec(effect=Effect.ONCE, at_least_once=True)
     dead = books.ledger()
     await dead.admit(dead.call("pay", spec, PAY, Site(run_key="run", call_id="c1")))
-    dead._running.clear()
+    dead._leases._held.clear()
     await asyncio.sleep(11.0)
     assert await books.run(books.ledger(), spec) == "paid"
 

@@ -30,11 +30,12 @@ from agent_hedge.adapters.langgraph import site as sites
 from agent_hedge.adapters.langgraph.control import as_control_flow
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectInDoubt
+from agent_hedge.tools.answers import ANSWERS, Answer
+from agent_hedge.tools.calls import Call, Replay
 from agent_hedge.tools.effect import EffectSpec, bound, effect_spec
 from agent_hedge.tools.fence import in_a_tool, pass_fence
 from agent_hedge.tools.guarded import Guarded
 from agent_hedge.tools.known import Entries, Known, known
-from agent_hedge.tools.ledger import ANSWERS, Answer, Call, Replay
 from agent_hedge.tools.site import Site
 
 P = ParamSpec("P")
