@@ -445,6 +445,29 @@ def test_r11_an_agent_with_retry_and_error_middleware_pays_once(hedger: Hedger, 
     assert len(paid) == 1
 
 
+@pytest.mark.parametrize("guarding", ["hooks", "middleware", "both"])
+@both
+def test_r11_an_unknown_tool_keeps_the_error_of_create_agent(hedger: Hedger, guarding: str, asynchronous: bool) -> None:
+    class Errs(Fake):
+        """Asks for a tool that there is not, and then is content."""
+
+        def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+            said = AIMessage("done") if isinstance(messages[-1], ToolMessage) else ask("refund", amount=5)
+            return ChatResult(generations=[ChatGeneration(message=said)])
+
+    def told(tools: list[BaseTool], *middleware: Any) -> tuple[str, str]:
+        agent: Any = create_agent(Errs(), tools, middleware=middleware, checkpointer=InMemorySaver())
+        message = run(agent, GIVEN, asynchronous)["messages"][-2]
+        return message.content, message.status
+
+    paid = Paid()
+    shipped: Any = hedger.middleware(Errs(), family="fake")
+    around = {"hooks": [Hooks(hedger)], "middleware": [shipped], "both": [Hooks(hedger), shipped]}[guarding]
+    assert told([paid.tool()], *around) == told([paid.tool()])
+    assert "refund is not a valid tool" in told([paid.tool()], *around)[0]
+    assert (paid, claims(hedger)) == ([], [])
+
+
 @ways
 @both
 def test_r11_an_agent_that_works_is_left_alone(hedger: Hedger, way: str, asynchronous: bool) -> None:
