@@ -48,20 +48,20 @@ class Ends:
         return event
 
 
-async def work() -> str:
-    """A primary that takes 9 s, and 0.1 s to close; a hedge that takes half a second."""
-    active = current_attempt()
-    assert active is not None
-    try:
-        await anyio.sleep(9.0 if active.number == 0 else 0.5)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep(0.1)
-        raise
-    return "ok"
+def step(opened: Hedger, engine: Engine, *, closes_in: float = 0.1) -> Any:
+    """A primary that takes 9 s, and a moment to close; a hedge that takes half a second."""
 
+    async def work() -> str:
+        active = current_attempt()
+        assert active is not None
+        try:
+            await anyio.sleep(9.0 if active.number == 0 else 0.5)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(closes_in)
+            raise
+        return "ok"
 
-def step(opened: Hedger, engine: Engine) -> Any:
     return opened.wrap(work, key="step", effect=Effect.READ_ONLY, targets=[Target("a", cancel=engine), "b"])
 
 
@@ -111,6 +111,20 @@ def test_r18_what_was_not_seen_is_not_told_and_not_waited_for(
         assert event.receipt.cancel_sent is not None
         assert event.at - event.receipt.cancel_sent == pytest.approx(ended)
     assert len(caplog.records) == isinstance(engine.answer, Exception), "logged once"
+
+
+def test_r06_the_reaper_does_not_wait_longer_for_an_engine() -> None:
+    ends = Ends()
+
+    async def main() -> None:
+        async with hedger(observers=[ends], telemetry=False) as opened:
+            assert await step(opened, Engine(60.0), closes_in=0.3)() == "ok"
+
+    run_clean(main)
+    receipt = ends.loser.receipt
+    assert ends.loser.verdict is Verdict.SUPERSEDED, "not abandoned"
+    assert receipt.cancel_sent is not None
+    assert ends.loser.at - receipt.cancel_sent == pytest.approx(0.5), "its second cancel ends the wait"
 
 
 def test_an_attempt_that_nobody_cancelled_asks_no_engine() -> None:
