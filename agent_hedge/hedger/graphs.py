@@ -11,7 +11,7 @@ from agent_hedge.core.ports import HedgePolicy
 from agent_hedge.core.step import StepKey
 from agent_hedge.engine.lane import Lane
 from agent_hedge.hedger.runs import Runs
-from agent_hedge.hedger.settings import NodeSettings, checked_effect, widening
+from agent_hedge.hedger.settings import NodeSettings, checked_effect, checked_policy, widening
 from agent_hedge.targets import Target, as_targets
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ R = TypeVar("R")
 B = TypeVar("B")
 N = TypeVar("N")
 
+_NO_ACTION = object()
+"""`node` is called as a decorator; None is a mistake, and must be said to be one."""
+
 
 class Graphs(Runs):
     """Wraps nodes and explains graphs."""
@@ -32,7 +35,7 @@ class Graphs(Runs):
     def node(self, action: N, /, **settings: Unpack[NodeSettings]) -> N: ...
     @overload
     def node(self, /, **settings: Unpack[NodeSettings]) -> Callable[[N], N]: ...
-    def node(self, action: Any = None, /, **settings: Unpack[NodeSettings]) -> Any:
+    def node(self, action: Any = _NO_ACTION, /, **settings: Unpack[NodeSettings]) -> Any:
         """Return a node of a LangGraph graph with the same face: a function, method, callable, Runnable or graph.
 
         Keyword arguments:
@@ -58,7 +61,11 @@ class Graphs(Runs):
         Raises:
             ConfigurationError: a value that cannot be meant, named.
         """
-        if action is None:
+        if (policy := settings.get("policy")) is not None:
+            checked_policy("policy", policy)
+        if (key := settings.get("key")) is not None:
+            check_text(key, "key", KEY_LIMIT, empty=False)
+        if action is _NO_ACTION:
             return lambda decorated: self._graphs.node(decorated, **settings)
         return self._graphs.node(action, **settings)
 
@@ -81,7 +88,7 @@ class Graphs(Runs):
             ConfigurationError: what is not a builder, a declaration that cannot be meant; nothing is wrapped then.
         """
         self._shared.settle()
-        self._graphs.wrap_graph(builder)  # type: ignore[arg-type]
+        self._graphs.wrap_graph(builder, self.node)  # type: ignore[arg-type]
         return builder
 
     def explain(self, graph: Graph, *, bar: Literal["unit", "downstream"] | None = None) -> Explanation:

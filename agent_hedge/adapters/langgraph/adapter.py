@@ -19,7 +19,7 @@ from agent_hedge.adapters.langgraph.probe import IsMeaningful
 from agent_hedge.adapters.langgraph.raced import NodeRace, RaceSettings
 from agent_hedge.adapters.langgraph.report import Bar
 from agent_hedge.adapters.langgraph.seed import OpenRun
-from agent_hedge.adapters.langgraph.wrap import Builder, wrap_graph
+from agent_hedge.adapters.langgraph.wrap import Builder, WrapNode, wrap_graph
 from agent_hedge.core.ports import EffectSource, HedgePolicy, Portal
 from agent_hedge.core.step import Effect
 from agent_hedge.engine.driver import accept_all
@@ -106,7 +106,7 @@ class GraphAdapter:
         if trigger not in ("first", "total"):
             raise ConfigurationError(f"trigger must be 'first' or 'total', got {trigger!r}")
         for what, judge in (("accept", accept), ("first", first)):
-            if judge is not None and not callable(judge):
+            if judge is not None and (not callable(judge) or is_async(judge)):
                 raise ConfigurationError(f"{what} must be a function that returns whether it is so, got {judge!r:.80}")
         if not isinstance(cancellable, bool):
             raise ConfigurationError(f"cancellable must be True or False, got {cancellable!r:.80}")
@@ -129,9 +129,9 @@ class GraphAdapter:
             action, race, surroundings, portal=self._portal, in_thread=self._in_thread, cancellable=cancellable
         )
 
-    def wrap_graph(self, builder: Builder) -> Builder:
+    def wrap_graph(self, builder: Builder, wrap_node: WrapNode) -> Builder:
         """Wrap the nodes that are declared or hold a hedged model; see `Hedger.wrap_graph`."""
-        return wrap_graph(builder, self.graphs, self.node)
+        return wrap_graph(builder, self.graphs, wrap_node)
 
     @staticmethod
     def _warn(message: str) -> None:

@@ -47,7 +47,10 @@ def wrap_graph(builder: Builder, graphs: Graphs, wrap_node: WrapNode) -> Builder
         elif settings is None and not any(report.hedged for report in inner):
             made[name] = entrance.before(runnable)
         else:
-            made[name] = wrapped(runnable, functools.partial(wrap_node, **(settings or {})))
+            try:
+                made[name] = wrapped(runnable, functools.partial(wrap_node, **(settings or {})))
+            except ConfigurationError as error:
+                raise ConfigurationError(f"node {name!r}: {error}") from None
     for name, spec in builder.nodes.items():  # nothing is changed before every declaration is known to be meant
         spec.runnable = made[name]
         if spec.metadata and CARRIER in spec.metadata:

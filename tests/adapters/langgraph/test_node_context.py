@@ -283,8 +283,10 @@ def test_wrap_graph_names_what_cannot_be_meant() -> None:
         hedger.wrap_graph(single(lambda state: state).compile())
     with pytest.raises(ConfigurationError, match="must be a mapping"):
         hedger.wrap_graph(single(lambda state: state, metadata={"agent_hedge": 3}))
-    with pytest.raises(ConfigurationError, match="does not know colour"):
+    with pytest.raises(ConfigurationError, match=r"^node 'ask': node\(\) does not know colour"):
         hedger.wrap_graph(single(lambda state: state, metadata={"agent_hedge": {"unit": "model", "colour": 1}}))
+    with pytest.raises(ConfigurationError, match="node 'ask': policy must be"):
+        hedger.wrap_graph(single(lambda state: state, metadata={"agent_hedge": {"policy": 0.5}}))
 
 
 # --- runs opened by configuration -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, StreamWriter
 from typing_extensions import TypedDict
 
-from agent_hedge import Effect, Hedger
+from agent_hedge import Effect, Hedger, Never
 from agent_hedge.errors import ConfigurationError
 
 pytestmark = pytest.mark.filterwarnings("ignore:the wrapped node")
@@ -394,6 +394,13 @@ async def test_generators_are_kept(action: Any) -> None:
         ({"unit": "node", "cancellable": 1}, "cancellable must be"),
         ({"unit": "node", "colour": "red"}, "does not know colour"),
         ({"unit": "node", "policy": 5}, "policy must be"),
+        ({"policy": 5}, "policy must be"),
+        ({"policy": Never}, "policy must be"),
+        ({"key": ""}, "key"),
+        ({"key": 3}, "key"),
+        ({"unit": "node", "key": ""}, "key"),
+        ({"unit": "node", "accept": full}, "accept must be"),
+        ({"unit": "node", "first": Caller()}, "first must be"),
     ],
 )
 def test_r20_bad_settings_are_named(settings: Any, said: str) -> None:
@@ -402,6 +409,8 @@ def test_r20_bad_settings_are_named(settings: Any, said: str) -> None:
 
 
 def test_r20_bad_actions_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="takes a function or a Runnable, got None"):
+        HEDGER.node(None)
     with pytest.raises(ConfigurationError, match="takes a function or a Runnable"):
         HEDGER.node(3)
     with pytest.raises(ConfigurationError, match="takes a function or a Runnable"):
