@@ -9,6 +9,7 @@ nothing is held back.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -34,7 +35,7 @@ Body = Callable[[Config | None, Any], Awaitable[Any]]
 """Runs the node once: with a configuration of its own (None: the ambient one) and a state."""
 
 _INSIDE = Refused(Reason.BARRED, "the node around it is raced")
-_UNSEEN = Refused(Reason.NO_FIRST_CHUNK, "say trigger='total' to race the node by its result")
+_UNSEEN = Refused(Reason.NO_FIRST_CHUNK, "its first token cannot be seen; say trigger='total' to race it by its result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,5 +191,8 @@ class NodeRace:
             refused = Refused(Reason.BARRED, reasons[0]) if reasons else None
             if refused is None and not speaks and self._settings.trigger != "total":
                 refused = _UNSEEN
+            if refused is not None and self._settings.effect.repeatable:  # else it has been said
+                said = f"the node {self._lane.key.node!r} is never raced: {refused.detail}"
+                warnings.warn(said, stacklevel=2)
             self._seen = (refused, holds_graphs)
         return self._seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import warnings
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -466,6 +467,24 @@ def test_r09_a_node_in_which_something_must_not_happen_twice_is_not_raced(action
     assert reason is Reason.BARRED
     assert said in detail
     assert len(PAID) <= 1
+
+
+@pytest.mark.parametrize(
+    ("action", "settings", "said"),
+    [
+        (pays, {}, "the node 'pays' is never raced: pay is unknown"),
+        (by_number, {"trigger": "first"}, "the node 'by_number' is never raced: its first token cannot be seen"),
+    ],
+)
+def test_r04_a_node_that_is_declared_and_never_raced_says_so_once(action: Any, settings: Any, said: str) -> None:
+    kit = make_kit("node")
+    graph = single(raced(kit, action, **settings)).compile()
+    with pytest.warns(UserWarning, match=said):
+        run_virtual(lambda: graph.ainvoke(hi()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_virtual(lambda: graph.ainvoke(hi()))
+    assert kit.hedges == 0
 
 
 @pytest.mark.filterwarnings("ignore:the node")
