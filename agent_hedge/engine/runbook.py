@@ -15,11 +15,7 @@ A run key names *generations*. What a scope does with the newest stored one:
 the first graph, or the first step, inside the scope.
 
 Everything a step asks is answered here at once, from memory; the store hears of it in the background, coalesced (R14).
-Only what hedges take is granted durably, in blocks: a process may spend what it was granted and no more. It holds what
-one hedge of each of its open steps would take (one hedge at least, 16 at most, with the prompts of those steps where
-tokens or money are capped), asks for more as steps begin, and gives back what no step has needed for ten seconds. So a
-process that works through its steps one after another leaves the purse to the others, ten branches that are slow at
-once can all hedge, and a process that is killed forfeits at most its block.
+Only what hedges take is granted durably, in blocks (`holding.py`): a process may spend what it was granted and no more.
 """
 
 from __future__ import annotations
@@ -37,16 +33,13 @@ from typing import Protocol
 
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Block
-from agent_hedge.core.scope import ROUNDING, Run
+from agent_hedge.core.scope import Run
 from agent_hedge.core.stores import RunRow, RunStore
+from agent_hedge.engine.holding import NOTHING, Holding
 from agent_hedge.errors import HedgeError
 
 logger = logging.getLogger("agent_hedge.background")
 
-BLOCK = 16
-"""Hedges held at most (DESIGN 5.10)."""
-EXPIRY_S = 10.0
-"""What no open step has needed for this long goes back (DESIGN 5.10)."""
 BEAT_S = 5.0
 """A run that is open is written at least this often, which says that it is alive."""
 AWAY_S = 30.0
@@ -201,22 +194,7 @@ class Record:
         self._seen: bool | None = None
         """Whether the first graph inside was resumed."""
         self._began = False
-        self._open = 0
-        """Steps without an answer yet."""
-        self._due = Block()
-        """What a first hedge of each of them would take."""
-        self._served = Block()
-        """What open steps have taken."""
-        self._held = Block()
-        """Granted and not spent."""
-        self._missed = Block()
-        """The largest that could not be taken since the last grant."""
-        self._needed_at = -math.inf
-        """When all that was held was last needed."""
-        self._asking = False
-        self._in_vain_at = -math.inf
-        """When the purse had nothing left for us."""
-        self._pid = os.getpid()
+        self._holding = Holding(run, book.dearest)
         self._counted = RunRow(run_key=run.key)
         """What the store knows of what this run has used."""
         self._written: RunRow | None = None
@@ -250,7 +228,7 @@ class Record:
         """A run without a scope of which no step was open for `idle` seconds was left: its clock stands still since."""
         since = self._book.epoch() - self._active_at
         with self._lock:
-            if self.unscoped and self._began and not self._open and self._state == OPEN and since >= idle:
+            if self.unscoped and self._began and self._holding.idle and self._state == OPEN and since >= idle:
                 self._remaining, self._state, self._away = _finite(self._run.remaining + since), PAUSED, True
 
     def wait(self) -> None:
@@ -264,15 +242,11 @@ class Record:
             self._decide_now()
 
     def begin(self, resumed: bool | None, tokens: int) -> None:
-        with self._lock:
-            self._open += 1
-            self._due = self._due.plus(Block(1, tokens))
-            self._active_at = self._book.epoch()
-            if self._away:  # not left after all
-                self._remaining, self._state, self._away = None, OPEN, False
-            asking = self._ask()
-        if asking:
-            self._book.refill(self)
+        self._holding.begin(tokens)
+        self._active_at = self._book.epoch()
+        if self._away:  # not left after all
+            self._remaining, self._state, self._away = None, OPEN, False
+        self._ask()
         if self._began:
             return
         self._began = True
@@ -281,76 +255,26 @@ class Record:
         self._decide_now()
 
     def over(self, tokens: int) -> None:
-        """A step that has hedged is over before one that has not: which it was is not worth remembering."""
-        with self._lock:
-            self._active_at = self._book.epoch()
-            self._open -= 1
-            its = Block(1, tokens)
-            self._due = self._due.minus(its.minus(self._served)) if self._open else Block()
-            self._served = self._served.minus(its) if self._open else Block()
+        self._active_at = self._book.epoch()
+        self._holding.over(tokens)
 
     def take(self, wanted: Block) -> Reason | None:
-        for _ in range(2):
-            with self._lock:
-                if self._pid != os.getpid():  # a fork: what was granted belongs to the parent
-                    self._pid, self._held = os.getpid(), Block()
-                missing = self._missing(wanted)
-                if missing is None:
-                    self._held, self._due = self._held.minus(wanted), self._due.minus(wanted)
-                    self._served = self._served.plus(wanted)
-                else:
-                    self._missed = self._missed.at_least(wanted)
-                asking = self._ask()
-            if asking:
-                self._book.refill(self)
-            if missing is None or not asking:
-                break  # else a store in memory has granted it by now
-        return missing
-
-    def _missing(self, wanted: Block) -> Reason | None:
-        """Return what there is not enough of, or None."""
         if not self._stored:
             return Reason.STORE_LOST
-        if wanted.hedges > self._held.hedges:
-            return Reason.RUN_BUDGET
-        if wanted.tokens > self._held.tokens:
-            return Reason.TOKENS
-        return Reason.COST if wanted.cost > self._held.cost * ROUNDING else None
+        missing = self._holding.take(wanted)
+        if self._ask() and missing is not None:  # a store in memory has granted it by now
+            missing = self._holding.take(wanted)
+        return missing
 
     def give_back(self, unspent: Block) -> None:
-        with self._lock:
-            self._held, self._due = self._held.plus(unspent), self._due.plus(unspent)
-            self._served = self._served.minus(unspent)
-
-    def _needed(self) -> Block:
-        """Return what is to be held: for a hedge of each open step, as far as the purse may still have it."""
-        run = self._run
-        tokens = self._due.tokens if self._capped else 0
-        needed = Block(min(max(self._due.hedges, 1), BLOCK), tokens, tokens * self._book.dearest() if tokens else 0.0)
-        used = Block(run.extra_attempts_used, run.tokens_used, run.cost_used)
-        left = used.left_of(run.extra_attempts, run.tokens, run.cost)
-        return needed.at_least(self._missed).at_most(left)
-
-    def _short(self) -> Block:
-        """Return what is needed and not held."""
-        needed = self._needed()
-        short = needed.minus(self._held)
-        return short if short.cost > needed.cost * (ROUNDING - 1) else short._replace(cost=0.0)
+        self._holding.give_back(unspent)
 
     def _ask(self) -> bool:
-        """Whether the store is to be asked for more now; then nobody else asks."""
-        if self._asking or not self._stored:
-            return False
-        if self._held.hedges >= max(self._due.hedges, 1) and not self._capped:  # as for most steps: told at once
-            return False
-        if self._short() == Block():
-            return False
-        self._asking = self._book.epoch() - self._in_vain_at >= BEAT_S
-        return self._asking
-
-    @property
-    def _capped(self) -> bool:
-        return self._run.tokens is not None or self._run.cost is not None
+        """Ask the store for what is short, in the background; return whether it was asked."""
+        asked = self._stored and self._holding.ask(self._book.epoch())
+        if asked:
+            self._book.refill(self)
+        return asked
 
     def paused(self) -> None:
         self._remaining, self._state, self._away = _finite(self._run.remaining), PAUSED, False
@@ -444,18 +368,16 @@ class Record:
         elif self._stored:
             self.notice(AWAY_S)
             await self._save()
-            with self._lock:
-                asking = self._asking or self._ask()
-            if asking:
+            if self._holding.asking or self._holding.ask(self._book.epoch()):
                 await self.refill()
             else:
-                await self._release(self._unneeded())
+                await self._release(self._holding.unneeded(self._book.epoch()))
 
     async def leave(self) -> None:
         """Write the end of the scope."""
         if self._settled:
             await self._save()
-            await self._release(self._held)
+            await self._release(self._holding.held)
         self._book.left(self)
 
     async def _store(self) -> None:
@@ -498,37 +420,21 @@ class Record:
         self._written, self._written_at, self._counted = total, epoch, total
 
     async def refill(self) -> None:
-        """Ask for what is needed. Where the purse has nothing left for us, it is asked again at the next beat."""
+        """Ask for what is short. Where the purse has nothing left for us, it is asked again some time later."""
+        holding = self._holding
         try:
-            while (short := self._short()) != Block():
+            while (short := holding.short()) != NOTHING:
                 granted = await self._book.store.grant(self.key, self._run.generation, short)
-                with self._lock:
-                    self._held, self._missed = self._held.plus(granted), Block()
-                    self._needed_at = self._book.epoch()
-                if granted == Block():
-                    self._in_vain_at = self._book.epoch()
+                holding.granted(granted, self._book.epoch())
+                if granted == NOTHING:
                     return
-            self._in_vain_at = -math.inf
         finally:
-            self._asking = False
-
-    def _unneeded(self) -> Block:
-        """Return what is held and was not needed for `EXPIRY_S`."""
-        epoch = self._book.epoch()
-        with self._lock:
-            unneeded = self._held.minus(self._needed())
-        if unneeded == Block():
-            self._needed_at = epoch
-        return unneeded if epoch - self._needed_at >= EXPIRY_S else Block()
+            holding.asking = False
 
     async def _release(self, unspent: Block) -> None:
         """Give back what was granted and is not needed. Once: where the reply is lost, it is forfeited."""
-        if unspent == Block() or self._pid != os.getpid():
-            return
-        with self._lock:
-            unspent = unspent.at_most(self._held)
-            self._held = self._held.minus(unspent)
-        await self._book.store.release(self.key, self._run.generation, unspent)
+        if (unspent := self._holding.let_go(unspent)) != NOTHING:
+            await self._book.store.release(self.key, self._run.generation, unspent)
 
 
 def _finite(seconds: float) -> float | None:

@@ -12,7 +12,7 @@ from langgraph.errors import NodeTimeoutError
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from agent_hedge import DeadlineExceeded, Hedger, Quantile, Target, current_attempt
+from agent_hedge import DeadlineExceeded, Hedger, Target, current_attempt
 from agent_hedge.core.events import Reason
 from agent_hedge.core.step import StepKey
 from agent_hedge.testing.clock import run_virtual
@@ -96,10 +96,13 @@ def test_r12_a_hedge_that_could_not_make_it_is_not_launched() -> None:
     heard = Listener()
 
     async def main() -> None:
-        opened = hedger(policy=Quantile(0.9), observers=[heard])
+        opened = hedger(3.0, observers=[heard])
+        for target in ("a", "b"):
+            opened.book.record(StepKey(node="step"), target, 0.1, 0.0)  # it is warm from then on
+        await asyncio.sleep(100.0)
         for target in ("a", "b"):
             for number in range(1_000):
-                opened.book.record(StepKey(node="step"), target, 3.0 if number % 2 else 2.5, 0.0)
+                opened.book.record(StepKey(node="step"), target, 3.0 if number % 2 else 2.5, 100.0)
         async with opened.run(deadline=5.0):
             with pytest.raises(DeadlineExceeded):
                 await slow_once(opened)()

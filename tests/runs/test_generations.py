@@ -10,7 +10,8 @@ import pytest
 from agent_hedge.core.events import Reason
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Role
-from agent_hedge.engine.runbook import ALIVE_S, AWAY_S, BEAT_S, BLOCK, EXPIRY_S
+from agent_hedge.engine.holding import BLOCK, EXPIRY_S
+from agent_hedge.engine.runbook import ALIVE_S, AWAY_S, BEAT_S
 from tests.runs.kit import World
 
 
@@ -434,5 +435,5 @@ def test_a_fork_has_none_of_its_parents_block(monkeypatch: pytest.MonkeyPatch) -
     run, _ = world.process().open(extra=3)
     run.begin_step()
     assert run.take(Role.HEDGE, 0.0) is None
-    monkeypatch.setattr("agent_hedge.engine.runbook.os.getpid", lambda: -1)
+    monkeypatch.setattr("agent_hedge.engine.holding.os.getpid", lambda: -1)
     assert hedges_left(run) == 1, "the parent has taken one and holds another"
