@@ -62,7 +62,8 @@ class Runs(Base):
         Entering waits for the store half a second at most, and no step ever waits: until the store has answered, the
         run has the deadline it was given and hedges nothing.
         """
-        check_text(key, "key", KEY_LIMIT)
+        for what, text in (("key", key), ("tenant", tenant), ("principal", principal), ("graph", graph)):
+            check_text(text, what, KEY_LIMIT)
         if priority not in ("interactive", "batch"):
             raise ConfigurationError(f"priority must be 'interactive' or 'batch', got {priority!r}")
         seconds = self.deadline if deadline is None else checked_seconds("deadline", deadline)

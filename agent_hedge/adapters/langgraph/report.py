@@ -198,5 +198,6 @@ class Explanation:
             "unit": "a tool that must not run twice bars what it runs in",
             "downstream": "a tool that must not run twice bars every node that leads to it",
         }[self.bar]
-        head = f'{self.name}: {len(self.nodes)} nodes, bar="{self.bar}" ({reading})'
+        count = f"{len(self.nodes)} node{'' if len(self.nodes) == 1 else 's'}"
+        head = f'{self.name}: {count}, bar="{self.bar}" ({reading})'
         return "\n\n".join((head, *map(str, self.nodes)))

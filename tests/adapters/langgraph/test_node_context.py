@@ -403,6 +403,8 @@ def test_r12_the_deadline_of_configuration_holds() -> None:
         ({"extra_attempts": 1.5}, "extra_attempts must be"),
         ({"run_key": 7}, "key"),
         ({"priority": "high"}, "priority must be"),
+        ({"tenant": 5}, "tenant must be a string"),
+        ({"principal": ["a"]}, "principal must be a string"),
     ],
 )
 def test_r20_a_malformed_seed_is_one_error_before_the_first_node(seed: Any, said: str) -> None:
