@@ -5,11 +5,15 @@
 CPU time of the process, the smallest of interleaved repeats (this machine is shared). Exit code 1 when a bound is
 missed: without an SDK at most 3 us a call; with an SDK and its batch exporter a hedged step (step, primary, hedge, with
 attributes, events and a link) at most 2.5 times three plain spans, which are ``start_as_current_span`` and empty.
+
+Three plain spans in a loop of their own are at their cheapest: everything is in the processor's caches. Beside them,
+and without a bound, the same three opened and closed where a hedged step has its spans.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -19,6 +23,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from agent_hedge import Effect, Hedger, Never
+from agent_hedge.core.events import AttemptStarted, StepEnded, StepStarted
 from agent_hedge.observers.otel import Tracing
 from agent_hedge.testing.scenario import Scenario
 from agent_hedge.testing.simulator import simulate
@@ -82,6 +87,17 @@ def with_sdk() -> dict[str, float]:
             with tracer.start_as_current_span("plain"):
                 pass
 
+    def plain_there() -> Callable[[object], None]:
+        open_ = contextlib.ExitStack()
+
+        def hear(event: object) -> None:
+            if isinstance(event, StepStarted | AttemptStarted):
+                open_.enter_context(tracer.start_as_current_span("plain"))
+            elif isinstance(event, StepEnded):
+                open_.close()
+
+        return hear
+
     def race(observe: Callable[..., object] | None) -> None:
         simulate(scenario.race(0.0), scenario.line, observe=observe)
 
@@ -95,6 +111,7 @@ def with_sdk() -> dict[str, float]:
         "bare": bare,
         "plain": plain,
         "race": lambda: race(None),
+        "there": lambda: race(plain_there()),
         "step": lambda: race(observed),
     }
     times: dict[str, list[float]] = {name: [] for name in jobs}
@@ -107,7 +124,12 @@ def with_sdk() -> dict[str, float]:
         provider.force_flush()
     best = {name: min(values) for name, values in times.items()}
     provider.shutdown()
-    return {"three_bare": best["bare"], "three_spans": best["plain"], "hedged_step": best["step"] - best["race"]}
+    return {
+        "three_bare": best["bare"],
+        "three_spans": best["plain"],
+        "three_spans_there": best["there"] - best["race"],
+        "hedged_step": best["step"] - best["race"],
+    }
 
 
 def main() -> int:
@@ -119,11 +141,11 @@ def main() -> int:
         print(json.dumps({"no_sdk_us": added, **sdk, "ratio": ratio, "met": met}))
     else:
         print(f"without an SDK  {added:6.2f} us a call added (bound {NO_SDK_BOUND_US})")
-        bare = sdk["hedged_step"] / sdk["three_bare"]
-        print(f"three spans     {sdk['three_spans']:6.2f} us as usual, {sdk['three_bare']:6.2f} us bare and empty")
-        print(
-            f"a hedged step   {sdk['hedged_step']:6.2f} us: {ratio:.2f} times (bound {RATIO_BOUND}); of bare {bare:.2f}"
-        )
+        loop = f"{sdk['three_spans']:6.2f} us in a loop ({sdk['three_bare']:.2f} bare and empty)"
+        print(f"three spans     {loop}, {sdk['three_spans_there']:.2f} us in their place")
+        there = sdk["hedged_step"] / sdk["three_spans_there"]
+        step = f"{sdk['hedged_step']:6.2f} us: {ratio:.2f} times (bound {RATIO_BOUND})"
+        print(f"a hedged step   {step}; {there:.2f} times those in their place")
     return 0 if met else 1
 
 
