@@ -308,6 +308,10 @@ class RunView(Protocol):
         """What kind of run it is: runs of one graph share a distribution of lengths."""
         ...
 
+    def answer(self, target: str) -> None:
+        """Hear that this target has answered a step."""
+        ...
+
     def end_step(self, tokens: int) -> None:
         """Hear, once a step, that its caller has the answer; `tokens`: of its prompt."""
         ...

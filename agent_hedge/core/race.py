@@ -652,8 +652,11 @@ class Race:
         if self._settled:
             return
         self._settled = True
-        if self.run is not None and self.opening is _PRIMARY:
-            self.run.end_step(self.prompt_tokens)
+        if self.run is not None:
+            if self.opening is _PRIMARY:
+                self.run.end_step(self.prompt_tokens)
+            if self.winner is not None and outcome.error is None:
+                self.run.answer(self._legs[self.winner].attempt.target.name)
         self._commands.append(Answer(outcome, cause))
         if self._observed:
             self._report(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -81,6 +82,8 @@ class Run:
         self.cost_used = 0.0
         self.steps = 0
         self.extra_attempts_used = 0
+        self.answered: Counter[str] = Counter()
+        """Steps by the target that answered them, in this scope."""
         self.recoveries_used = 0
         self.last_step: LastStep | None = None
         self.sticky_target = ""
@@ -117,6 +120,13 @@ class Run:
             self.steps += 1
         if self.parent:
             self.parent.begin_step(resumed, tokens)
+
+    def answer(self, target: str) -> None:
+        """Hear that this target has answered a step."""
+        with self._lock:
+            self.answered[target] += 1
+        if self.parent:
+            self.parent.answer(target)
 
     def end_step(self, tokens: int = 0) -> None:
         """Hear that a step that was begun has its answer."""
@@ -267,6 +277,7 @@ class Run:
         """Return what this generation of the run has used so far; times in seconds (`elapsed_s`: of this scope).
 
         `tokens_used` and `cost_used` are what hedges had to read: estimated prompt tokens, money at full input price.
+        `answered`: steps by the target that answered them, in this scope.
         """
         return {
             "key": self.key,
@@ -277,6 +288,7 @@ class Run:
             "extra_attempts": self.extra_attempts,
             "extra_attempts_used": self.extra_attempts_used,
             "recoveries_used": self.recoveries_used,
+            "answered": dict(self.answered),
             "tokens_used": self.tokens_used,
             "cost_used": self.cost_used,
         }

@@ -307,6 +307,7 @@ def test_a_run_reports_what_it_used() -> None:
             "extra_attempts": 3,
             "extra_attempts_used": 1,
             "recoveries_used": 0,
+            "answered": {"b": 1},
         }
         assert {name: report[name] for name in expected} == expected
         assert run.principal == "acme"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_hedge import DeadlineExceeded, Effect, current_attempt
-from agent_hedge.core.events import AttemptRefused, AttemptStarted, Reason, StepStarted
+from agent_hedge.core.events import AttemptRefused, AttemptStarted, Reason, StepEnded, StepStarted
 from agent_hedge.core.scope import RECOVERY_FLOOR, RECOVERY_SHARE, Run
 from agent_hedge.core.step import Role
 from agent_hedge.testing.clock import run_virtual
@@ -78,6 +79,8 @@ def test_r12_r13_a_run_never_dispatches_more_than_its_budget_or_after_its_deadli
     assert report["steps"] == logical == sum(len(branch) for branch in schedule)
     assert report["extra_attempts_used"] == hedges
     assert report["recoveries_used"] == recoveries
+    answers = [one for one in heard.events if isinstance(one, StepEnded) and not one.error]
+    assert report["answered"] == Counter(one.winner.target.name for one in answers if one.winner is not None)
     over = [one for one in refused if one.reason is Reason.RUN_BUDGET and one.role is Role.HEDGE]
     assert not over or hedges == extra, "refused for the budget while there was some left"
 
