@@ -22,8 +22,9 @@ def prime_csv(
     """Record the times to first token of a CSV file as of `now`, and return how many.
 
     The file has a header with ``ttft_s`` (seconds) or ``ttft_ms``, and may have ``target``, ``node``, ``model`` and
-    ``size``; `key` and `target` stand in for the columns it has not. All rows are read before any is recorded; a
-    file without the columns, or a row without a usable number, raises `ConfigurationError`.
+    ``size``; `key` and `target` stand in for the columns it has not. Latencies without a node count for every step of
+    their target that has fewer than 200 of its own. All rows are read before any is recorded; a file without a latency
+    or a target, or a row without a usable number, raises `ConfigurationError`.
     """
     samples: list[tuple[StepKey, str, float]] = []
     with Path(path).open(newline="", encoding="utf-8-sig") as file:
@@ -34,8 +35,6 @@ def prime_csv(
             raise ConfigurationError(f"{path}: no column {' or '.join(_UNITS)} among {', '.join(columns) or 'none'}")
         if target is None and "target" not in columns:
             raise ConfigurationError(f"{path}: name the target; there is no column target among {', '.join(columns)}")
-        if key is None and "node" not in columns:
-            raise ConfigurationError(f"{path}: name the step key; there is no column node among {', '.join(columns)}")
         for row in reader:
             try:
                 seconds = float(row[unit]) * _UNITS[unit]

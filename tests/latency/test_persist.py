@@ -308,9 +308,14 @@ def test_r20_a_csv_without_what_it_needs_is_refused_whole(tmp_path: Path, text: 
     assert len(book) == 0
 
 
-def test_r20_a_csv_without_names_needs_them(tmp_path: Path) -> None:
+def test_r20_a_csv_without_a_target_needs_one(tmp_path: Path) -> None:
     path = csv_file(tmp_path, "ttft_s\n1.0\n")
     with pytest.raises(ConfigurationError, match="name the target"):
         LatencyBook().prime_csv(path, 0.0, key=PLAN)
-    with pytest.raises(ConfigurationError, match="name the step key"):
-        LatencyBook().prime_csv(path, 0.0, target="east")
+
+
+def test_latencies_without_a_node_start_every_step_of_their_target(tmp_path: Path) -> None:
+    book = LatencyBook()
+    book.prime_csv(csv_file(tmp_path, "target,ttft_s\n" + "east,1.0\n" * 300), 0.0)
+    assert book.quantile(PLAN, "east", 0.9, 0.0) == pytest.approx(1.0, rel=0.01)
+    assert book.quantile(PLAN, "west", 0.9, 0.0) is None
