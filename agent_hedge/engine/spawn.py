@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Generator
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_hedge.core.ports import Spawner, TaskHandle, TimerHandle, Waiter
@@ -141,8 +142,7 @@ class TrioSpawner:
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
         self.now = trio.lowlevel.current_clock().current_time  # unlike `trio.current_time`, for any thread
-        self.call_soon = self._token.run_sync_soon
-        self.call_soon_threadsafe = self._token.run_sync_soon
+        self.call_soon_threadsafe = self.call_soon
 
     def is_cancelled(self) -> bool:
         return True
@@ -155,6 +155,9 @@ class TrioSpawner:
     async def join(self, tasks: Collection[TaskHandle]) -> None:
         for task in tasks:
             await cast("TrioTask", task).wait()
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self._token.run_sync_soon(copy_context().run, callback)  # trio would run it in a context of its own
 
     def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
         timer = TrioTimer()

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent_hedge import AllAttemptsFailed, DeadlineExceeded, Effect, Hedger, current_attempt
+from agent_hedge import AllAttemptsFailed, DeadlineExceeded, Effect, Hedger, current_attempt, current_run
 from agent_hedge.core.classify import classify
+from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Failure
 from agent_hedge.engine.driver import Driver
 from agent_hedge.errors import AnswerRejected, AttemptCancelled
@@ -339,6 +340,26 @@ def test_r07_an_attempt_cancelled_by_others_before_its_first_step_does_not_stran
         assert started == []
 
     run_clean(main)
+
+
+def test_r08_trio_a_hedge_runs_in_its_callers_context_and_run() -> None:
+    import trio
+
+    seen: list[tuple[int, str, Run | None]] = []
+
+    async def work() -> int:
+        seen.append((number(), colour.get(), current_run()))
+        await trio.sleep(60 * (number() == 0))
+        return number()
+
+    async def main(opened: Hedger) -> tuple[int, Run]:
+        colour.set("red")
+        async with opened.run() as run:
+            return await wrapped(work, opened)(), run
+
+    winner, run = run_clean_on_trio(main)
+    assert winner == 1
+    assert seen == [(0, "red", run), (1, "red", run)]
 
 
 def test_r07_trio_a_cancelled_nursery_gets_no_new_attempt_and_no_group_leaks() -> None:

@@ -135,6 +135,25 @@ class SpawnerSuite:
 
         assert play(main) == [("early", 0.1), ("canceller", 0.1 + 0.2), ("late", 0.7), ("past", 1.0)]
 
+    def test_r08_what_is_called_later_runs_in_the_context_it_was_given_in(self, play: Play) -> None:
+        """A hedge is launched from a timer: it must know the run and the user of the call it hedges."""
+
+        async def main(spawner: Spawner) -> list[str]:
+            heard: list[str] = []
+
+            def say() -> None:
+                heard.append(_seen.get())
+
+            _seen.set("ada")
+            spawner.call_soon(say)
+            spawner.call_soon_threadsafe(say)
+            spawner.call_at(0.5, lambda: spawner.call_soon(say))
+            _seen.set("bob")
+            await asleep(spawner, 1.0)
+            return heard
+
+        assert play(main) == ["ada", "ada", "ada"]
+
     def test_a_timer_may_be_cancelled_after_it_fired(self, play: Play) -> None:
         async def main(spawner: Spawner) -> int:
             fired: list[int] = []
