@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -115,11 +116,17 @@ class Models(Graphs, Tools):
             exit_behavior: what to do when the model cannot answer: ``error`` raises, ``end`` ends the agent with a
                 message that names the type of the error.
             settings: as in `chat_model`.
+
+        Raises:
+            ConfigurationError: a value or a member that cannot be meant, named.
         """
         from agent_hedge.adapters.langgraph.agent_middleware import GuardedHedgeMiddleware, HedgeMiddleware
 
         if not targets:
             raise ConfigurationError("middleware() needs at least one further model; it was given none")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what differs from the primary is said when the primary is known
+            self.chat_model(*targets, **settings)  # what cannot be meant is an error now, not at the first call
 
         def hedge(model: BaseChatModel) -> HedgedChatModel:
             return self.chat_model(model, *targets, **settings)

@@ -35,6 +35,8 @@ LIMIT = 64
 class HedgeMiddleware(AgentMiddleware[Any, Any]):
     """Hedges the model calls of an agent. Calls the handler once: near ties cannot write a state twice."""
 
+    __agent_hedge_middleware__ = True
+
     def __init__(self, hedge: Hedge, exit_behavior: Literal["error", "end"]) -> None:
         super().__init__()
         if exit_behavior not in ("error", "end"):

@@ -13,6 +13,9 @@ from agent_hedge.adapters.langgraph import private, values
 from agent_hedge.adapters.langgraph.findings import BlindSpot
 from agent_hedge.adapters.langgraph.origin import Origin, origin
 
+OURS = "__agent_hedge_middleware__"
+"""Set on the library's own middleware: what it does is known. It hedges the model it is called with."""
+
 _PAIRS = (("wrap_tool_call", "awrap_tool_call"), ("wrap_model_call", "awrap_model_call"))
 
 
@@ -47,14 +50,16 @@ def holds(middleware: Any) -> Iterator[Any]:
 def unread(middleware: Any, function: Any) -> BlindSpot | None:
     """Return the blind spot of a hook that is not the user's code, None where it is (or only wraps it)."""
     module = getattr(function, "__globals__", {}).get("__name__", "")
+    if getattr(middleware, OURS, False):
+        return None
     if module == private.MIDDLEWARE_MODULE or origin(module) is Origin.USER:
         return None
     return BlindSpot("middleware", f"`{middleware.name}.{getattr(function, '__name__', '?')}` was not read")
 
 
-def of_model_calls(cells: Mapping[str, Any]) -> list[str]:
-    """Return the names of the middlewares that wrap the model call, outermost first, from the node's closure."""
-    names: dict[str, None] = {}
+def of_model_calls(cells: Mapping[str, Any]) -> list[Any]:
+    """Return the middlewares that wrap the model call, outermost first, from the node's closure."""
+    found: dict[str, Any] = {}
     waiting = [cells.get(name) for name in private.AGENT_MODEL_WRAPPERS]
     seen: set[int] = set()
     while waiting:
@@ -63,8 +68,12 @@ def of_model_calls(cells: Mapping[str, Any]) -> list[str]:
             continue
         seen.add(id(function))
         if isinstance(function, types.MethodType):
-            names[str(getattr(function.__self__, "name", type(function.__self__).__name__))] = None
+            found.setdefault(name_of(function.__self__), function.__self__)
         elif isinstance(function, types.FunctionType):
             waiting.append(getattr(function, "__wrapped__", None))
             waiting += [cell.cell_contents for cell in function.__closure__ or ()]
-    return list(names)
+    return list(found.values())
+
+
+def name_of(middleware: Any) -> str:
+    return str(getattr(middleware, "name", type(middleware).__name__))

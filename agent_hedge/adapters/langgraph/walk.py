@@ -302,7 +302,11 @@ class Walker:
             self.visit(cells.get("model"))
             self._offer(read_tools(cells.get("default_tools")))
             for wrapper in middleware.of_model_calls(cells):
-                self._cannot_see("middleware", f"`{wrapper}` wraps the model call: model and tools may be others")
+                if getattr(wrapper, middleware.OURS, False):
+                    self.findings.models = {replace(use, hedged=True): None for use in self.findings.models}
+                    continue
+                name = middleware.name_of(wrapper)
+                self._cannot_see("middleware", f"`{name}` wraps the model call: model and tools may be others")
             cells = {name: cells.get(name) for name in private.AGENT_MODEL_WRAPPERS}
         carried: tuple[type, ...] = (types.FunctionType, types.MethodType, functools.partial)
         if module != private.AGENT_MODULE:

@@ -254,6 +254,20 @@ def test_the_middleware_checks_what_it_is_given() -> None:
         hedger.middleware(tools=False)
     with pytest.raises(ConfigurationError, match="exit_behavior"):
         hedger.middleware(Chat(), tools=False, exit_behavior="stop")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="a member must be a chat model"):
+        hedger.middleware(3)
+    with pytest.raises(ConfigurationError, match="timeout must be"):
+        hedger.middleware(Chat(), timeout=-1.0)
+
+
+def test_explain_knows_that_the_middleware_hedges() -> None:
+    hedger = make_kit("model").hedger
+    hedging = hedger.middleware(Chat(), tools=False, family="scripted")
+    report = hedger.explain(create_agent(Chat(), [look], middleware=[hedging]))["model"]
+    assert [model.hedged for model in report.models] == [True]
+    assert report.cannot_see == ()
+    others = hedger.explain(create_agent(Chat(), [look], middleware=[Commanding(), hedging]))["model"]
+    assert any("`Commanding` wraps the model call" in str(spot) for spot in others.cannot_see)
 
 
 @pytest.mark.filterwarnings("ignore:.*durability")
