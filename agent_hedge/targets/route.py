@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from agent_hedge.core.ports import Permit, RaceView, Refused, RunView
 from agent_hedge.core.race import PASS
-from agent_hedge.core.step import Attempt, Ended, StepKey
+from agent_hedge.core.step import Attempt, Ended, Role, StepKey
 
 SLOW_Q = 0.90
 """A step slower than this quantile of its place..."""
@@ -23,7 +23,8 @@ SPELL_S = 60.0
 """Seconds that a spell of slowness lasts: that of the model this was measured on. Observed ones last minutes to hours,
 and leaving too late costs less than going back too early."""
 READS_TOKENS_S = 10_000.0
-"""Prompt tokens a second that a place reads which has not seen them before (hosted 70B models: some thousands)."""
+"""Prompt tokens a second that a place reads which has not seen them before (an assumption; engines differ by ten)."""
+_PRIMARY = Role.PRIMARY
 
 
 class Stay:
@@ -53,7 +54,9 @@ class Stay:
         return run.sticky_target or None
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
-        return PASS if view.run is None else _Ride(attempt, view.run, self._spell_s)
+        if view.run is None or attempt.role is _PRIMARY:
+            return PASS
+        return _Ride(attempt, view.run, self._spell_s)
 
 
 class _Ride:

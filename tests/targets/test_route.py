@@ -69,6 +69,13 @@ def test_for_a_spell_after_a_hedge_win_no_slow_step_moves_the_run() -> None:
     assert stay(View(run=opened, latency=learnt(), now=69.1)) == "a"
 
 
+def test_a_primary_that_answers_holds_the_run_nowhere() -> None:
+    stay, opened = Stay(), run()
+    view = View(run=opened)
+    view.launch("a")
+    assert stay.admit(view.attempts[0], view) is PASS
+
+
 def test_a_place_that_was_left_is_not_gone_back_to_within_a_spell() -> None:
     stay, opened = Stay(60.0), run()
     answered(opened, 5.0)
