@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
+from agent_hedge.adapters.langgraph.objects import cells
 from agent_hedge.adapters.langgraph.values import LOCAL, UNKNOWN, Kind, Value, elements, of
 
 INJECTED_PARAMETERS = {
@@ -78,13 +79,9 @@ class Scope:
 def outside(function: FunctionType) -> dict[str, Any]:
     """Return the names a function finds outside of itself: its closure over its globals over the builtins."""
     names = {**vars(builtins), **function.__globals__}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+    for name in function.__code__.co_freevars:
         names.pop(name, None)
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-    return names
+    return {**names, **cells(function)}
 
 
 def of_function(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, given: dict[str, Value]) -> Scope:

@@ -22,7 +22,7 @@ from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
 from langgraph.types import interrupt
 
-from agent_hedge.adapters.langgraph import middleware, private, source, values
+from agent_hedge.adapters.langgraph import middleware, objects, private, source, values
 from agent_hedge.adapters.langgraph.findings import BlindSpot, Findings, ModelUse, ToolUse
 from agent_hedge.adapters.langgraph.origin import Origin, origin, where_from
 from agent_hedge.adapters.langgraph.reader import read
@@ -49,7 +49,7 @@ def namespace_of(tool: Any) -> str:
 
     What a server says of itself is not asked: a server could take another's name, and with it its trust.
     """
-    found = _attribute(tool, NAMESPACE)
+    found = objects.attribute(tool, NAMESPACE)
     return found if isinstance(found, str) else ""
 
 
@@ -68,7 +68,7 @@ class Walker:
         """Follow one object. `called`: it is run here, not merely held or passed on."""
         if isinstance(thing, (*values.PLAIN_TYPES, types.ModuleType)):
             return
-        key = (*_identity(thing), called, bool(self._tools_above))
+        key = (*objects.identity(thing), called, bool(self._tools_above))
         if key in self._seen:
             return
         self._seen[key] = thing  # kept alive: an identity may not come back
@@ -212,12 +212,12 @@ class Walker:
             self._foreign(thing)
         elif called and isinstance(call := inspect.getattr_static(thing, "__call__", None), types.FunctionType):
             self.visit(types.MethodType(call, thing))
-        elif (wrapped := _attribute(thing, "__wrapped__")) is not None:  # ``functools.cache`` and its like
+        elif (wrapped := objects.attribute(thing, "__wrapped__")) is not None:  # ``functools.cache`` and its like
             self.visit(wrapped)
         elif called and callable(thing):
             self._foreign(type(thing))
         elif origin(type(thing).__module__, home=self._home) is Origin.USER:
-            for name, held in (_attribute(thing, "__dict__") or {}).items():
+            for name, held in (objects.attribute(thing, "__dict__") or {}).items():
                 if values.acts(held):
                     self._blind(values.from_attribute(thing, name))
                     self.visit(held)
@@ -266,7 +266,7 @@ class Walker:
             self.visit(wrapped)
         whose = self._origin(function)
         if whose is Origin.USER:
-            self._read(function, _defaults(function) | given)
+            self._read(function, objects.defaults(function) | given)
         elif whose is Origin.FRAMEWORK:
             self._framework_function(function)
         else:
@@ -297,7 +297,7 @@ class Walker:
         self._scan(function, f"`{name}`")
         if name in MAKERS:
             self._cannot_see("made", f"`{name}` makes something at run time")
-        cells = _cells(function)
+        cells = objects.cells(function)
         if module == private.AGENT_MODULE and function.__qualname__ in private.AGENT_MODEL_NODES:
             self.visit(cells.get("model"))
             self._offer(read_tools(cells.get("default_tools")))
@@ -370,40 +370,6 @@ class Walker:
             self._tools_above.pop()
 
 
-def _identity(thing: Any) -> tuple[object, ...]:
-    if isinstance(thing, types.MethodType):  # a new object at every access
-        return (id(thing.__self__), id(thing.__func__))
-    return (id(thing),)
-
-
-def _attribute(thing: Any, name: str) -> Any:
-    """Read an attribute of a function or an instance without asking a ``__getattr__`` of the user's."""
-    try:
-        return object.__getattribute__(thing, name)
-    except AttributeError:
-        return None
-
-
 def _undeclared(function: Any) -> Any:
     """Return the function behind a declaration: it was counted as the tool it belongs to."""
     return function.__wrapped__ if DECLARED in getattr(function, "__dict__", {}) else function
-
-
-def _cells(function: types.FunctionType) -> dict[str, Any]:
-    cells: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            cells[name] = cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-    return cells
-
-
-def _defaults(function: types.FunctionType) -> dict[str, Value]:
-    """Return what is known of parameters by their defaults: nobody but the user's own code passes others."""
-    code = function.__code__
-    defaults = function.__defaults__ or ()
-    first = code.co_argcount - len(defaults)
-    named = dict(zip(code.co_varnames[first : code.co_argcount], defaults, strict=True))
-    named |= function.__kwdefaults__ or {}
-    return {name: values.of(default) for name, default in named.items() if values.acts(default)}
