@@ -13,7 +13,10 @@ plays some of their runs beside it, and must agree. The correlated pools of E2 s
 trigger. Over the pooled `Planned` no purse of that size can stay within 2 %: a table with the purse in its state, free
 to spend all of it in every run, comes to 2.1 % (10 steps) and 2.3 % (20); the figure is printed without a bound.
 
-Cells run in one process per core; 100,000 runs take some four minutes of CPU. Progress goes to the error stream.
+Cells run in one process per core; 100,000 runs take some four minutes of CPU. Progress goes to the error stream. They
+gave: misses over static p95's 0.701, 0.538, 0.282 for 10, 20, 50 steps and 0.780 for an unknown number of them (upper
+95 % bounds 0.731, 0.565, 0.308, 0.807), at 4.95, 5.07, 4.89 and 5.02 % extra dispatches; p99 at the rail 0.8, 0.6 and
+0.1 % over the best pooled trigger.
 """
 
 from __future__ import annotations
