@@ -63,17 +63,24 @@ class Holding:
 
     def begin(self, tokens: int) -> None:
         """A step with a prompt of so many tokens begins."""
+        its = Block(1, tokens)
         with self._lock:
+            if self._open:
+                self._due = self._due.plus(its)
+            else:
+                self._due, self._served = its, NOTHING
             self._open += 1
-            self._due = self._due.plus(Block(1, tokens))
 
     def over(self, tokens: int) -> None:
         """It has its answer. One that has hedged counts as over before one that has not: which it was is forgotten."""
-        its = Block(1, tokens)
         with self._lock:
             self._open -= 1
-            self._due = self._due.minus(its.minus(self._served)) if self._open else NOTHING
-            self._served = self._served.minus(its) if self._open else NOTHING
+            if not self._open:
+                self._due = self._served = NOTHING
+                return
+            its = Block(1, tokens)
+            self._due = self._due.minus(its.minus(self._served))
+            self._served = self._served.minus(its)
 
     def take(self, wanted: Block) -> Reason | None:
         """Take all of it or nothing; return what there was not enough of."""
