@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableParallel
 
 from agent_hedge.adapters.langgraph.face import is_async, is_wrapped
 from agent_hedge.adapters.langgraph.graphs import Graphs, check_bar
@@ -72,6 +72,8 @@ class GraphAdapter:
         check_bar(bar)
         if is_wrapped(action):
             return action
+        if isinstance(action, Mapping):  # as `add_node` takes it
+            action = RunnableParallel(action)
         if isinstance(action, TaskFunction):
             raise ConfigurationError("wrap the function below @task, not the task: @task on top of @hedger.task")
         known = {name: value for name, value in settings.items() if value is not None}

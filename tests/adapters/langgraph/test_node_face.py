@@ -380,6 +380,15 @@ async def test_generators_are_kept(action: Any) -> None:
     assert (await builder.compile().ainvoke({"x": 1}))["y"] == 1
 
 
+@WRAPS
+@pytest.mark.asyncio
+async def test_a_mapping_of_runnables_is_a_node_too(wrap: Wrap) -> None:
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("n", wrap({"y": RunnableLambda(lambda state: state["x"] + 1)}))
+    builder.add_edge(START, "n")
+    assert await builder.compile().ainvoke({"x": 1}) == {"x": 1, "y": 2}
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
