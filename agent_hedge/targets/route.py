@@ -3,10 +3,12 @@
 While slowness comes in spells that cover a place, the place that has just answered fast is the one to stay at: after
 a hedge win the run goes on at the winner, which alone took the p99 of 20 steps from 105 to 83 s under spells of 60 s.
 A step that was slow and not hedged moves the run too (that costs nothing extra: 134 to 108 s), to another failure
-domain. After either the run stays for as long as a spell lasts, whatever it meets: the place it has left is slow still.
+domain. After a hedge win the run stays for as long as a spell lasts, whatever it meets: the place it has left is slow
+still, and only another hedge win moves it. (After a move by a slow step nothing is known of the new place, so the next
+slow step moves it again: to stay cost 8 s of the 108.)
 
-Only another hedge win moves it then. Its prompt cache stays warm with it, and a move gives that up: the prompt has to
-be read again. So a step moves the run only where it was slow for its place, and slower by more than that takes.
+The prompt cache stays warm with the run, and a move gives it up: the prompt has to be read again. So a step moves the
+run only where it was slow for its place, and slower by more than that takes.
 """
 
 from __future__ import annotations
@@ -50,7 +52,6 @@ class Stay:
                 others = [place for place in view.candidates if place.name != target]
                 if others:
                     run.sticky_target = others[0].name
-                    run.stays_until = view.now + self._spell_s
         return run.sticky_target or None
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:

@@ -76,12 +76,12 @@ def test_a_primary_that_answers_holds_the_run_nowhere() -> None:
     assert stay.admit(view.attempts[0], view) is PASS
 
 
-def test_a_place_that_was_left_is_not_gone_back_to_within_a_spell() -> None:
+def test_a_place_that_a_slow_step_moved_the_run_to_may_be_left_at_once() -> None:
     stay, opened = Stay(60.0), run()
     answered(opened, 5.0)
     assert stay(View(run=opened, latency=learnt(), now=10.0)) == "b"
     opened.last_step = (View().key, "b", 5.0, 1)
-    assert stay(View(run=opened, latency=learnt(), now=20.0)) == "b"
+    assert stay(View(run=opened, latency=learnt(), now=20.0)) == "a"
 
 
 def test_another_hedge_win_moves_the_run_at_once() -> None:
