@@ -48,13 +48,15 @@ _MAX_ENTRIES = 4096
 
 
 class _Memo:
-    """Delays computed lately for one book and fleet. A copy or a pickle of it starts empty."""
+    """Delays and refusals computed lately, for one book and fleet each. A copy or a pickle of it starts empty."""
 
-    __slots__ = ("state",)
+    __slots__ = ("cold", "state")
     state: tuple[object, object, dict[tuple[StepKey, str], tuple[float, Sequence[Place], float]]]
+    cold: tuple[object, dict[tuple[StepKey, str], tuple[float, Refused]]]
 
     def __init__(self) -> None:
         self.state = (None, None, {})
+        self.cold = (None, {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Memo:
         return _Memo()
@@ -95,9 +97,24 @@ class Quantile:
         if delay is not None:
             return view.last_launch_at + delay
         if type(self.cold) is Never:
-            known, needed = view.latency.learning(view.key, view.last_target, view.now)
-            return Refused(Reason.COLD, f"{known} of {needed}")
+            return self._learning(view)
         return self.cold.next_launch_at(view)
+
+    def _learning(self, view: RaceView) -> Refused:
+        """Return how far the learning has come; counted once a second, for it costs more than all else of a step."""
+        latency, now = view.latency, view.now
+        known_latency, entries = self._memo.cold
+        if known_latency is not latency or len(entries) >= _MAX_ENTRIES:
+            entries = {}
+            self._memo.cold = (latency, entries)
+        key = (view.key, view.last_target)
+        entry = entries.get(key)
+        if entry is not None and 0.0 <= now - entry[0] < _FRESH_S:
+            return entry[1]
+        known, needed = latency.learning(*key, now)
+        refused = Refused(Reason.COLD, f"{known} of {needed}")
+        entries[key] = (now, refused)
+        return refused
 
     def _default(self, view: RaceView) -> float | None:
         latency, fleet, now = view.latency, view.fleet, view.now

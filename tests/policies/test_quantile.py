@@ -76,6 +76,24 @@ def test_while_learning_nothing_is_hedged_and_the_count_is_said(policy: Quantile
     assert policy.next_launch_at(view) == Refused(Reason.COLD, "37 of 200")
 
 
+def test_the_count_is_at_most_a_second_old_and_never_another_books_or_targets() -> None:
+    policy = Quantile()
+
+    def said(latency: FakeLatency, target: str, now: float) -> object:
+        view = View(latency=latency, now=now)
+        view.launch(target, at=now)
+        answer = policy.next_launch_at(view)
+        return answer.detail if isinstance(answer, Refused) else answer
+
+    latency = FakeLatency(samples=37)
+    assert said(latency, "a", 10.0) == "37 of 200"
+    latency.samples = 38
+    assert said(latency, "a", 10.9) == "37 of 200"
+    assert said(latency, "b", 10.9) == "38 of 200"
+    assert said(latency, "a", 11.0) == "38 of 200"
+    assert said(FakeLatency(samples=5), "a", 11.0) == "5 of 200"
+
+
 def test_cold_may_be_a_fixed_delay() -> None:
     view = View(latency=FakeLatency(samples=37))
     view.launch("a", at=1.0)
