@@ -221,10 +221,7 @@ class HedgedChatModel(BaseChatModel, _Inside):
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
         """Bind the tools to each member in its own wire format, from the raw tools."""
-        bound = [
-            cast("RunnableBinding[Any, Any]", member.model.bind_tools(tools, **kwargs)) for member in self._members
-        ]
-        return self.bound_as([dict(binding.kwargs) for binding in bound])
+        return self.bound_as([_tools_of(member, tools, kwargs) for member in self._members])
 
     def bound_as(self, kwargs: Sequence[dict[str, Any]], judge: Judge | None = None) -> RunnableBinding[Any, AIMessage]:
         """Return a binding of this model that gives each member its own arguments; it shows the primary's."""
@@ -349,6 +346,19 @@ class HedgedChatModel(BaseChatModel, _Inside):
             "a hedged chat model cannot be pickled: it lives on its hedger's loops. Pickle its members, and call "
             "Hedger.chat_model() where they arrive."
         )
+
+
+def _tools_of(member: Member, tools: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return what a member's own `bind_tools` would have its calls given."""
+    bound: Any = member.model.bind_tools(tools, **kwargs)
+    if isinstance(bound, RunnableBinding):
+        return dict(bound.kwargs)
+    if bound is member.model:  # it takes no notice of tools, as many fakes do
+        return {}
+    raise ConfigurationError(
+        f"member {member.name!r} ({type(member.model).__name__}) binds tools in a way that cannot be hedged: "
+        f"its bind_tools() does not return a binding, but {type(bound).__name__}"
+    )
 
 
 def _has(member: Member, name: str) -> bool:
