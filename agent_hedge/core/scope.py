@@ -106,8 +106,10 @@ class Run:
     @property
     def hedges_left(self) -> int:
         """Hedges that the purse, and those of the runs around this one, still hold."""
-        own = max(0, self.extra_attempts - self.extra_attempts_used)
-        return min(own, self.parent.hedges_left) if self.parent else own
+        own = self.extra_attempts - self.extra_attempts_used
+        if self.parent:
+            own = min(own, self.parent.hedges_left)
+        return max(0, own)
 
     def begin_step(self, resumed: bool | None = None, tokens: int = 0) -> None:
         """Count one logical request; it feeds the purse of recoveries.

@@ -38,6 +38,7 @@ at the rail (3 hedges for 20 steps) p99 went from 77.5 to 80.4 s, behind a stati
 79.3 s is the best that a table with a dimension for the purse can do at that price.
 """
 _PRIMARY = Role.PRIMARY
+_FOREVER = math.inf
 
 
 def breathe() -> None:
@@ -84,16 +85,24 @@ def path(run: RunView) -> int:
     return run.steps - run.beside
 
 
-def planned(table: Table, run: RunView, slack: float, price: float) -> Planned:
-    """Return the delay of the run's present step, with `slack` seconds to its deadline; never at an infinite price."""
-    if price == math.inf:
-        return Planned(math.inf, False)
-    declared, begun = run.declared_steps, path(run)
-    row = begun - 1 if declared is None else max(declared - begun, 0)
-    left = table.steps - row if declared is None else row + 1
+def planned(table: Table, run: RunView, slack: float, price: float) -> Planned | None:
+    """Return the delay of the run's present step, with `slack` seconds to its deadline; never at an infinite price.
+
+    None where more steps are declared than the table has.
+    """
+    if price == _FOREVER:
+        return Planned(_FOREVER, False)
+    declared, begun, steps = run.declared_steps, path(run), table.steps
+    if declared is None:
+        row, left = begun - 1, steps - begun + 1
+    else:
+        row = declared - begun if declared > begun else 0
+        left = row + 1
+        if left > steps:
+            return None
     delay, purse = table.delay(row, slack, price), run.hedges_left * PURSE_SHARE
-    if 0 < purse < left:
-        delay = max(delay, table.passed_by(purse / left))
+    if 0 < purse < left and (lasting := table.passed_by(purse / left)) > delay:
+        delay = lasting
     return Planned(delay, declared is None)
 
 
@@ -133,7 +142,7 @@ class Planner:
         if run is None or slack <= 0:
             return None
         declared = run.declared_steps
-        if not self._known(run.graph) if declared is None else declared - path(run) >= LONGEST:
+        if declared is None and not self._known(run.graph):
             return None
         plan = self._plan(_Key(view.key, view.last_target, run.graph if declared is None else None), view.now)
         if plan.table is None:

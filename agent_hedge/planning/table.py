@@ -70,10 +70,10 @@ class Table:
         step = min(max(step, 0), self.steps - 1)
         low, weight = self.place(price)
         if slack <= 0:
-            first, second = float(self.hopeless[low, step]), float(self.hopeless[low + 1, step])
+            first, second = self.hopeless.item(low, step), self.hopeless.item(low + 1, step)
         else:
             cell = min(int(slack / self.cell), self.delays.shape[2] - 1)
-            first, second = float(self.delays[low, step, cell]), float(self.delays[low + 1, step, cell])
+            first, second = self.delays.item(low, step, cell), self.delays.item(low + 1, step, cell)
         if math.isinf(first) or math.isinf(second):
             return first if weight < 0.5 else second
         return first + weight * (second - first)
@@ -81,7 +81,7 @@ class Table:
     def passed_by(self, chance: float) -> float:
         """Return the shortest tabled delay that a first token passes with at most this chance."""
         index = bisect_right(self.passed, (chance, math.inf))
-        return self.passed[max(index - 1, 0)][1]
+        return self.passed[index - 1 if index else 0][1]
 
     def place(self, price: float) -> tuple[int, float]:
         """Return the tabled price below `price` and how far it is to the next (0 to 1, on the logarithm)."""
