@@ -349,17 +349,17 @@ async def test_a_copied_binding_gives_each_member_its_own_tools() -> None:
 
 async def test_a_member_may_ignore_tools_but_not_bind_them_unseen() -> None:
     class Ignores(Scripted):
-        def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             return self
 
     class Elsewhere(Scripted):
-        def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
             return self.model_copy()
 
-    model = ample().chat_model(Ignores("one"), Scripted("two"), family="f")
+    model = ample().chat_model(Ignores(script=["one"]), Scripted("two"), family="f")
     assert (await model.bind_tools(["look"]).ainvoke("Hello")).text == "one"
     with pytest.raises(ConfigurationError, match=r"\(Elsewhere\) binds tools in a way that cannot be hedged"):
-        ample().chat_model(Elsewhere("one"), Scripted("two"), family="f").bind_tools(["look"])
+        ample().chat_model(Elsewhere(script=["one"]), Scripted("two"), family="f").bind_tools(["look"])
 
 
 async def test_an_updated_copy_updates_every_member(engines: Engines, agent_hedge_force: int) -> None:
