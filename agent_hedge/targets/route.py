@@ -5,7 +5,7 @@ a hedge win the run goes on at the winner, which alone took the p99 of 20 steps 
 A step that was slow and not hedged moves the run too (that costs nothing extra: 134 to 108 s), to another failure
 domain. After a hedge win the run stays for as long as a spell lasts, whatever it meets: the place it has left is slow
 still, and only another hedge win moves it. (After a move by a slow step nothing is known of the new place, so the next
-slow step moves it again: to stay cost 8 s of the 108.)
+slow step moves it again: to stay there cost 5 s of p99.)
 
 The prompt cache stays warm with the run, and a move gives it up: the prompt has to be read again. So a step moves the
 run only where it was slow for its place, and slower by more than that takes.
