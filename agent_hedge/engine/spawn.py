@@ -14,6 +14,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_hedge.core.ports import Spawner, TaskHandle, TimerHandle, Waiter
+from agent_hedge.engine.timers import Timers
 from agent_hedge.errors import HedgeError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class AsyncioSpawner:
         self.now = clock_of(loop)
         self.call_soon = loop.call_soon
         self.call_soon_threadsafe = loop.call_soon_threadsafe
-        self.call_at = loop.call_at
+        self.call_at = Timers(loop).call_at
 
     def is_cancelled(self) -> bool:
         task = asyncio.current_task(self.loop)
