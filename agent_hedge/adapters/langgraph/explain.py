@@ -13,7 +13,9 @@ from langgraph.graph import START, StateGraph
 from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
 
+from agent_hedge.adapters.langgraph.ahead import Steps
 from agent_hedge.adapters.langgraph.edges import Exits, exits, paths
+from agent_hedge.adapters.langgraph.face import is_raced
 from agent_hedge.adapters.langgraph.findings import BlindSpot, Findings
 from agent_hedge.adapters.langgraph.judge import Judge, SpecOf, along
 from agent_hedge.adapters.langgraph.origin import home_of
@@ -22,6 +24,7 @@ from agent_hedge.adapters.langgraph.report import SEPARATOR, Bar, Explanation, N
 from agent_hedge.adapters.langgraph.walk import NamespaceOf, Walker, namespace_of
 from agent_hedge.core.ports import EffectSource
 from agent_hedge.errors import ConfigurationError
+from agent_hedge.planning.steps import added, further, longest_paths
 
 Graph = StateGraph[Any, Any, Any, Any] | Pregel[Any, Any, Any, Any]
 
@@ -48,9 +51,9 @@ def explain(
     if bar not in ("unit", "downstream"):
         raise ConfigurationError(f'bar must be "unit" or "downstream", not {bar!r}')
     if not isinstance(graph, StateGraph | Pregel):
-        raise ConfigurationError(f"a {type(graph).__name__} is not a graph: pass a StateGraph, or what it compiles to")
+        raise ConfigurationError(f"{type(graph).__name__} is not a graph: pass a StateGraph, or what it compiles to")
     seen = _Explorer(namespace_of).graph(graph)
-    reports = tuple(_reports(seen, Judge(effects, spec_of), bar, prefix=(), after=()))
+    reports = tuple(_reports(seen, Judge(effects, spec_of), bar, prefix=(), after=(), then=0))
     name = graph.name if isinstance(graph, Pregel) else "graph"
     return Explanation(name, bar, reports, seen.exits[START].nodes if START in seen.exits else tuple(seen.nodes))
 
@@ -63,12 +66,24 @@ class _Node:
     routing: Findings
     nested: list[_Graph] = field(default_factory=list)
     is_graph: bool = False
+    steps: int | None = 0
+    """LLM steps it makes, on its longest path, if it asks no model twice; None: not known."""
 
 
 @dataclass(slots=True)
 class _Graph:
     nodes: dict[str, _Node]
     exits: dict[str, Exits]
+
+    def longest(self) -> dict[str, int | None]:
+        """Return the LLM steps from each node to the end of this graph."""
+        steps = {name: node.steps for name, node in self.nodes.items()}
+        return longest_paths(steps, {name: self.exits[name].nodes for name in self.nodes})
+
+    @property
+    def steps(self) -> int | None:
+        """LLM steps on its longest path; None: not known, as of nodes that are wired by channels."""
+        return further(self.longest(), self.exits[START].nodes) if START in self.exits else None
 
 
 class _Explorer:
@@ -110,16 +125,22 @@ class _Explorer:
         for branch in (branches or {}).values():
             routing.visit(branch.path)
         node = _Node(inside.findings, routing.findings, is_graph=isinstance(runnable, PregelProtocol))
+        raced = is_raced(runnable)
+        node.steps = sum(any(model.hedged for model in part.models) for part in (node.inside, node.routing))
         for findings in (node.inside, node.routing):
             for graph, in_tool in findings.subgraphs:
                 self._nest(node, findings, graph, in_tool)
+        if raced:
+            node.steps = 1
         return node
 
     def _nest(self, node: _Node, findings: Findings, graph: Pregel[Any, Any, Any, Any], in_tool: bool) -> None:
         if id(graph) in self._open:
             findings.blind[BlindSpot("recursion", f"the graph `{graph.name}` runs itself")] = None
+            node.steps = None
             return
         nested = self.graph(graph)
+        node.steps = added(node.steps, nested.steps)
         node.nested.append(nested)
         for inner in nested.nodes.values():
             for part in (inner.inside, inner.routing):
@@ -130,22 +151,30 @@ class _Explorer:
 
 
 def _reports(
-    graph: _Graph, judge: Judge, bar: Bar, *, prefix: tuple[str, ...], after: Sequence[str]
+    graph: _Graph, judge: Judge, bar: Bar, *, prefix: tuple[str, ...], after: Sequence[str], then: int | None
 ) -> Iterator[NodeReport]:
-    """Yield the nodes of a graph, each followed by those nested in it. `after`: hazards once this graph has ended."""
+    """Yield the nodes of a graph, each followed by those nested in it.
+
+    `after`: hazards once this graph has ended; `then`: LLM steps (None: not known).
+    """
+    longest = graph.longest()
     hazards = {name: (*judge.hazards(node.inside), *judge.hazards(node.routing)) for name, node in graph.nodes.items()}
     for name, node in graph.nodes.items():
         ways = paths(name, graph.exits)
         later = [reason for other, way in ways.items() for reason in along((name, *way), hazards[other])]
         later += [*judge.hazards(node.routing), *after]
         downstream = (*hazards[name], *later) if bar == "downstream" else ()
-        yield _report(SEPARATOR.join((*prefix, name)), node, graph.exits[name], judge, downstream)
+        steps = Steps(node.steps, added(longest[name], then))
+        yield _report(SEPARATOR.join((*prefix, name)), node, steps, graph.exits[name], judge, downstream)
         around = later if node.is_graph else [*hazards[name], *later]
+        beyond = added(further(longest, graph.exits[name].nodes), then)
         for nested in node.nested:
-            yield from _reports(nested, judge, bar, prefix=(*prefix, name), after=around)
+            yield from _reports(nested, judge, bar, prefix=(*prefix, name), after=around, then=beyond)
 
 
-def _report(name: str, node: _Node, leads_to: Exits, judge: Judge, downstream: Sequence[str]) -> NodeReport:
+def _report(
+    name: str, node: _Node, steps: Steps, leads_to: Exits, judge: Judge, downstream: Sequence[str]
+) -> NodeReport:
     inside, routing = node.inside, node.routing
     of_model = (*judge.of_model(inside), *judge.of_model(routing), *downstream)
     of_node = (*judge.of_node(inside), *downstream)
@@ -163,6 +192,7 @@ def _report(name: str, node: _Node, leads_to: Exits, judge: Judge, downstream: S
         tasks=tuple(inside.tasks),
         store="writes" if inside.store_writes else "reads" if inside.store_reads else "",
         notes=tuple(_notes(inside, of_node)),
+        steps=steps,
         exits=leads_to,
         verdicts={
             "model": UnitVerdict("model", tuple(dict.fromkeys(of_model))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -45,10 +46,15 @@ def _headline(data: dict[str, Any]) -> str:
     return f"{data['steps']} steps, {whole['hedges']} hedges: too few to say what hedging is worth"
 
 
+def _text(plain: str) -> str:
+    """Return a sentence as HTML; what stands between backticks is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(plain))
+
+
 def _why_not(data: dict[str, Any]) -> str:
     rows = "".join(
         f"<dt>{escape(row['reason'])}<span>{row['steps']} steps, {row['share']:.1%}</span></dt>"
-        f"<dd>{escape(row['remedy'])}</dd>"
+        f"<dd>{_text(row['remedy'])}</dd>"
         for row in data["why_not"]
     )
     return f"<dl>{rows}</dl>" if rows else '<p class="soft">No hedge was refused.</p>'

@@ -139,7 +139,7 @@ class Database:
         finally:
             if self._ways is None:
                 await dispose(engine)
-        raise StoreUnavailable(f"The store cannot be opened ({failure}).")
+        raise StoreUnavailable(f"The store {shown(self.url)} cannot be opened ({failure}).")
 
     async def _inspected(self, connection: AsyncConnection) -> str:
         """Return the database's uuid, or raise `ConfigurationError`."""
