@@ -1,4 +1,4 @@
-"""Seeded random graphs (issue 5, D4): the same seed gives the same graph, plain or hedged.
+"""Random graphs (issue 5, D4): the same plan gives the same graph, plain or hedged.
 
 Every node says what it does on the custom stream and in `log`; what it says depends on its input alone, so that a
 hedged run must end in the state of the unhedged one and must have shown the same. How long it takes depends on the
@@ -52,6 +52,8 @@ class Plan:
     """The run's purse of hedges."""
     share: float = 1.0
     """The fleet's: the share of requests that may be hedged."""
+    seed: int = 0
+    """Of how long each attempt takes."""
 
     def barred(self, unit: str) -> set[str]:
         """Return the nodes that must not be hedged: at unit="node" those around a barred one, too."""
@@ -63,8 +65,14 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    rng = random.Random(seed)
+    """Return the plan of a seed."""
+    return drawn(random.Random(seed), seed)
+
+
+def drawn(rng: random.Random, seed: int) -> Plan:
+    """Draw a plan."""
     plan = _plan(rng, depth=0, prefix="n")
+    plan.seed = seed
     plan.trigger = rng.choice([0.0, 0.05, 0.3, 1.0])
     plan.deadline = rng.choice([None, None, None, 3.0])
     plan.cancel_at = rng.uniform(0.0, 3.0) if rng.random() < 0.2 else None
@@ -92,10 +100,10 @@ def _plan(rng: random.Random, depth: int, prefix: str) -> Plan:
 class Growth:
     """Grows the graph of a plan."""
 
-    def __init__(self, seed: int, kit: Kit) -> None:
-        self._seed = seed
+    def __init__(self, plan: Plan, kit: Kit) -> None:
+        self._seed = plan.seed
         self._kit = kit
-        self._trigger = plan_of(seed).trigger
+        self._trigger = plan.trigger
 
     def graph(self, plan: Plan, *, saver: Any = None) -> Any:
         builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
@@ -208,10 +216,9 @@ class Seen:
     hedges_used: int = 0
 
 
-async def run_of(seed: int, kit: Kit) -> Seen:
-    """Run the graph of this seed to its end, answering every interrupt; or cancel it where its plan says so."""
-    plan = plan_of(seed)
-    graph = Growth(seed, kit).graph(plan, saver=InMemorySaver())
+async def run_of(plan: Plan, kit: Kit) -> Seen:
+    """Run the graph of this plan to its end, answering every interrupt; or cancel it where the plan says so."""
+    graph = Growth(plan, kit).graph(plan, saver=InMemorySaver())
     config: RunnableConfig = {"configurable": {"thread_id": "t"}, "recursion_limit": 50}
     custom: list[str] = []
     tokens: dict[str, list[str]] = {}
