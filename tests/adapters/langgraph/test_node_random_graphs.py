@@ -120,11 +120,15 @@ PLANTED: dict[str, tuple[str, tuple[Any, str, Any]]] = {
 """Bugs: what must be said of each, and what is put in the place of what."""
 
 
+def check_seeds(seeds: int) -> None:
+    for seed in range(seeds):
+        check(plan_of(seed), UNITS[seed % 2], Counter())
+
+
 @pytest.mark.filterwarnings("ignore:the wrapped node", "ignore:the node .* is never raced")
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said, (owner, name, instead) = PLANTED[bug]
     monkeypatch.setattr(owner, name, instead)
     with pytest.raises(AssertionError, match=said):
-        for seed in range(GRAPHS):
-            check(plan_of(seed), UNITS[seed % 2], Counter())
+        check_seeds(GRAPHS)
