@@ -48,7 +48,7 @@ from agent_hedge.hedger.settings import (
     checked_seconds,
 )
 from agent_hedge.hedger.shared import Shared
-from agent_hedge.latency import LatencyBook
+from agent_hedge.latency import FirstCalls, LatencyBook
 from agent_hedge.observers.accounting import Accounts
 from agent_hedge.planning.planner import Planner
 from agent_hedge.planning.price import Price
@@ -118,6 +118,7 @@ class Base:
         self.deadline = checked_seconds("deadline", deadline)
         self.extra_attempts = checked_count("extra_attempts", extra_attempts)
         self.book = LatencyBook()
+        self._latency = FirstCalls(self.book)
         self._fleet = Fleet(self.budget.share)
         self._health = Health()
         route = Stay(checked_seconds("stay", stay))
@@ -240,7 +241,7 @@ class Base:
             policy=chosen,
             chooser=self._chooser,
             candidates=places(targets),
-            latency=self.book,
+            latency=self._latency,
             fleet=self._fleet,
             gates=(*looks, *self._takes, *extra_gates),  # a limiter's turn cannot be given back: it is asked last
             nodes=self.nodes if nodes is None else nodes,

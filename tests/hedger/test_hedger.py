@@ -279,16 +279,20 @@ def test_r21_the_mode_can_be_changed_while_it_runs() -> None:
 def test_status_tells_mode_counts_and_learning() -> None:
     async def main() -> dict[str, Any]:
         opened = hedger()
-        await wrap(opened)()
+        for _ in range(4):
+            await wrap(opened)()
         return opened.status()
 
     status = run_clean(main)
     assert status["mode"] == "on"
     assert status["mode_by"] == "code"
     assert status["last_60_minutes"] == {
-        "requests": 1, "eligible": 1, "hedges": 1, "second_hedges": 0, "recoveries": 0, "wins": 1,
+        "requests": 4, "eligible": 4, "hedges": 4, "second_hedges": 0, "recoveries": 0, "wins": 4,
     }  # fmt: skip
-    assert status["learning"] == {"step @ a": "1 of 200", "step @ b": "1 of 200"}
+    assert status["learning"] == {
+        "step @ a": "1 of 200",
+        "step @ b": "3 of 200",
+    }  # `a` never answers: its first 3 are cold
     assert status["abandoned"] == 0
 
 

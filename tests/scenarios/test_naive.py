@@ -134,8 +134,10 @@ async def a_generator_is_not_done_before_its_first_item(race: Race) -> None:
 
 async def the_latency_of_a_superseded_primary_is_learnt_too(race: Race) -> None:
     """Of two attempts two are known: without the loser the book drifts down and hedges ever more."""
+    await race.call(lambda n: after(0.05))  # a first call counts apart
+    known = race.knows()
     await race.call(lambda n: after(1.0 if n == 0 else 0.2))
-    assert race.knows() == 2
+    assert race.knows() - known == 2
 
 
 async def a_caller_that_leaves_takes_its_attempts_with_it(race: Race) -> None:
