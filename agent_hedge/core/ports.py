@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from agent_hedge.core.events import Event, Reason
-from agent_hedge.core.step import Attempt, Effect, Ended, Failure, Place, Role, StepKey
+from agent_hedge.core.step import Ahead, Attempt, Effect, Ended, Failure, Place, Role, StepKey
 
 T = TypeVar("T")
 
@@ -102,6 +102,11 @@ class RaceView(Protocol):
     @property
     def plans(self) -> PlanView | None:
         """The plans of runs with a deadline; None where none are made."""
+        ...
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """What the structure of a graph says of the steps to come; None where it says nothing."""
         ...
 
     @property

@@ -57,6 +57,7 @@ from agent_hedge.core.ports import (
 )
 from agent_hedge.core.step import (
     MAX_ATTEMPTS,
+    Ahead,
     Attempt,
     Effect,
     Ended,
@@ -193,7 +194,7 @@ class Race:
 
     __slots__ = (
         "_claimed", "_commands", "_due", "_elected", "_legs", "_lock", "_observed", "_rearms", "_recover_at",
-        "_settled", "_spoken", "_step_id", "_unfinished", "barred", "candidates", "chooser", "commit_on_token",
+        "_settled", "_spoken", "_step_id", "_unfinished", "ahead", "barred", "candidates", "chooser", "commit_on_token",
         "deadline", "effect", "effect_key", "excluded", "fleet", "gates", "hedges", "in_flight", "key",
         "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "plans", "policy",
         "primary_gates", "prompt_tokens", "run", "stalled", "started_at", "state", "wake_at", "winner",
@@ -212,6 +213,7 @@ class Race:
         primary_gates: Sequence[Gate] | None = None,
         run: RunView | None = None,
         plans: PlanView | None = None,
+        ahead: Ahead | None = None,
         effect: Effect = Effect.UNKNOWN,
         effect_key: str | None = None,
         barred: Refused | None = None,
@@ -233,6 +235,7 @@ class Race:
         """Those of `gates` that a primary has to ask: the others let every primary pass, which takes time, too."""
         self.run = run
         self.plans = plans
+        self.ahead = ahead
         self.effect = effect
         self.effect_key = effect_key
         self.barred = barred

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Block, HedgePolicy, LastStep, Refused, RunRecord
-from agent_hedge.core.step import Attempt, Certainty, Place, Role, Usage
+from agent_hedge.core.step import Ahead, Attempt, Certainty, Place, Role, Usage
 from agent_hedge.core.stores import RunRow
 
 RECOVERY_SHARE = 0.2
@@ -388,6 +388,8 @@ class StepContext:
     verdict: Refused | None = None
     policy: HedgePolicy | None = None
     """The node's own, where it has one."""
+    ahead: Callable[[], Ahead | None] = field(default=lambda: None)
+    """Says what the structure of the graph says of the steps to come; asked where a step begins."""
     alias: str = ""
     """The framework's own name of this execution: tells two executions apart, but is no identity (DESIGN 5.13)."""
 

@@ -108,6 +108,15 @@ class Place(Protocol):
     def domain(self) -> tuple[str, ...]: ...
 
 
+class Ahead(NamedTuple):
+    """What is known, before a run has ended, of the steps that are ahead of one of its steps."""
+
+    left: int | None
+    """Steps on the longest path to the end of the run, this one included; None: not known."""
+    critical: bool
+    """Whether the run may have to wait for its branch: False where one beside it is longer."""
+
+
 class Attempt(NamedTuple):
     """One physical dispatch of a step. (A tuple, as `Outcome` is: every call makes one, at half a dataclass's cost.)
 

@@ -131,8 +131,10 @@ class Lane:
         run, context = self.run_of(), self.context_of()
         if run is not None and after is None:
             run.begin_step(None if context is None else context.resumed, prompt_tokens)
-        policy, barred = self.nodes.get(key.node, self.policy), self.barred
+        policy, barred, ahead = self.nodes.get(key.node, self.policy), self.barred, None
         if context is not None:
+            if run is not None and run.deadline < math.inf:
+                ahead = context.ahead()
             policy = context.policy or policy
             barred = context.verdict or barred or (_RESUMED if context.resumed else None)
         force = forced.get()
@@ -148,6 +150,7 @@ class Lane:
             primary_gates=None if is_forced else self._primary_gates,
             run=run,
             plans=self.plans,
+            ahead=ahead,
             effect=effect,
             barred=barred,
             prompt_tokens=prompt_tokens,

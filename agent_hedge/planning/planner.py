@@ -67,7 +67,7 @@ class _Key(NamedTuple):
     step: StepKey
     target: str
     graph: str | None
-    """None where the number of steps is declared: then one table serves every length."""
+    """None where the number of steps is declared or known from the graph: then one table serves every length."""
 
 
 class _Plan:
@@ -85,21 +85,23 @@ def path(run: RunView) -> int:
     return run.steps - run.beside
 
 
-def planned(table: Table, run: RunView, slack: float, price: float) -> Planned | None:
+def planned(table: Table, run: RunView, slack: float, price: float, left: int | None = None) -> Planned | None:
     """Return the delay of the run's present step, with `slack` seconds to its deadline; never at an infinite price.
 
-    None where more steps are declared than the table has.
+    `left`: the steps left, this one included, as the structure of a graph has them; the declared number comes first.
+    None where that is more than the table has. Without either the table is one of learnt lengths.
     """
     if price == _FOREVER:
         return Planned(_FOREVER, False)
     declared, begun, steps = run.declared_steps, path(run), table.steps
-    if declared is None:
+    if declared is not None:
+        left = declared - begun + 1 if declared > begun else 1
+    if left is None:
         row, left = begun - 1, steps - begun + 1
+    elif left > steps:
+        return None
     else:
-        row = declared - begun if declared > begun else 0
-        left = row + 1
-        if left > steps:
-            return None
+        row = left - 1
     delay, purse = table.delay(row, slack, price), run.hedges_left * PURSE_SHARE
     if 0 < purse < left and (lasting := table.passed_by(purse / left)) > delay:
         delay = lasting
@@ -135,19 +137,30 @@ class Planner:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def delay(self, view: RaceView) -> Planned | None:
-        """Return the planned delay of the step in `view`; None where no plan can be made, or the run is late."""
+        """Return the planned delay of the step in `view`; None where no plan can be made, or the run is late.
+
+        None, too, on a branch that the run will not have to wait for: hedging it early would bring the end no nearer.
+        """
         self._asked = True
         run = view.run
         slack = view.deadline - view.started_at
         if run is None or slack <= 0:
             return None
-        declared = run.declared_steps
-        if declared is None and not self._known(run.graph):
-            return None
-        plan = self._plan(_Key(view.key, view.last_target, run.graph if declared is None else None), view.now)
+        left: int | None = None
+        graph: str | None = None
+        if (ahead := view.ahead) is not None:
+            if not ahead.critical:
+                return None
+            left = ahead.left
+        if run.declared_steps is None:
+            if self._known(run.graph) and (run.graph or left is None):
+                graph, left = run.graph, None
+            elif left is None:
+                return None
+        plan = self._plan(_Key(view.key, view.last_target, graph), view.now)
         if plan.table is None:
             return None
-        return planned(plan.table, run, slack, self.price.value)
+        return planned(plan.table, run, slack, self.price.value, left)
 
     def ended(self, run: RunView) -> None:
         """Hear of a run that has come to its end: its length is learnt."""

@@ -7,7 +7,7 @@ static trigger, lengths uniform on 10 to 30).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agent_hedge.errors import ConfigurationError
 
@@ -51,6 +51,43 @@ class Lengths:
             if count and seen >= rank:
                 return steps
         return 0
+
+
+def longest_paths(steps: Mapping[str, int | None], following: Mapping[str, Collection[str]]) -> dict[str, int | None]:
+    """Return how many LLM steps lie on the longest path from each node of a graph to its end, the node's own included.
+
+    `steps`: what each node makes itself (None: not known); `following`: the nodes each may lead to. None where the
+    number is not known: a loop, or a node whose own steps are not known, can be reached from there.
+    """
+    longest: dict[str, int | None] = dict.fromkeys(steps)
+    waits_for = {name: set(following[name]) for name in steps}
+    before: dict[str, list[str]] = {name: [] for name in steps}
+    for name, nexts in waits_for.items():
+        for each in nexts:
+            before[each].append(name)
+    ready = [name for name, nexts in waits_for.items() if not nexts]
+    for name in ready:  # grows while it is read, from the ends of the graph; what leads into a loop never gets ready
+        longest[name] = added(steps[name], further(longest, following[name]))
+        for each in before[name]:
+            waits_for[each].discard(name)
+            if not waits_for[each]:
+                ready.append(each)
+    return longest
+
+
+def further(longest: Mapping[str, int | None], following: Collection[str]) -> int | None:
+    """Return the steps of the longest path that begins at any of `following`; None where one is not known."""
+    most = 0
+    for name in following:
+        if (steps := longest[name]) is None:
+            return None
+        most = max(most, steps)
+    return most
+
+
+def added(some: int | None, more: int | None) -> int | None:
+    """Return the sum of two numbers of steps; None where one is not known."""
+    return None if some is None or more is None else some + more
 
 
 def hazards_of(counts: Sequence[float]) -> list[float]:

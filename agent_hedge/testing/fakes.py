@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_hedge.core.ports import Refused, RunView
-from agent_hedge.core.step import Attempt, Effect, Place, Role, StepKey
+from agent_hedge.core.step import Ahead, Attempt, Effect, Place, Role, StepKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,7 @@ class View:
     ended: set[int] = field(default_factory=set)
     winner: int | None = None
     plans: Any = None
+    ahead: Ahead | None = None
     prompt_tokens: int = 0
 
     @property

@@ -13,7 +13,7 @@ import pytest
 from agent_hedge.core.ports import Permit, Refused
 from agent_hedge.core.race import PASS
 from agent_hedge.core.scope import Run
-from agent_hedge.core.step import Attempt, Ended, Role, StepKey, Verdict
+from agent_hedge.core.step import Ahead, Attempt, Ended, Role, StepKey, Verdict
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.latency import LatencyBook
 from agent_hedge.planning.planner import LONGEST, NEEDED, Planner, Steps, path
@@ -161,6 +161,48 @@ def test_an_undeclared_length_is_learnt_from_ended_runs_of_the_graph() -> None:
     assert plan is not None
     assert plan.estimated
     assert planner.delay(view(run=run(None, graph="other"), deadline=88.0)) is None
+
+
+def left_by(planner: Planner, jobs: Jobs, opened: Run, ahead: Ahead | None) -> tuple[float, bool] | None:
+    """Return the delay, and whether it is an estimate, of a step with 60 s to its deadline."""
+    asked = view(run=opened, deadline=70.0, ahead=ahead)
+    planner.delay(asked)
+    jobs.run()
+    return planner.delay(asked)
+
+
+def test_the_steps_that_a_graph_still_has_stand_in_for_declared_ones() -> None:
+    planner, jobs, _ = make()
+    declared = left_by(planner, jobs, run(20, done=5), None)
+    assert declared is not None
+    static = left_by(planner, jobs, run(None, done=5), Ahead(16, critical=True))
+    assert static == (declared[0], True)
+    assert left_by(planner, jobs, run(20, done=5), Ahead(2, critical=True)) == declared
+    assert left_by(planner, jobs, run(None), Ahead(None, critical=True)) is None
+    assert left_by(planner, jobs, run(None), Ahead(LONGEST + 1, critical=True)) is None
+
+
+def test_learnt_lengths_come_before_a_graphs_longest_path_where_their_graph_is_named() -> None:
+    """They know of loops within nodes, and how often a branch is taken; unnamed, runs of any graphs are mixed."""
+    planner, jobs, _ = make()
+    ahead = Ahead(20, critical=True)
+    longest = left_by(planner, jobs, run(None, graph="g"), ahead)
+    assert longest is not None
+    for graph in ("", "g"):
+        for _ in range(ENOUGH):
+            planner.ended(run(None, done=5, graph=graph))
+    assert left_by(planner, jobs, run(None, graph=""), ahead) == longest
+    learnt = left_by(planner, jobs, run(None, graph="g"), ahead)
+    assert learnt is not None
+    assert learnt[0] > longest[0]
+    assert left_by(planner, jobs, run(None, graph=""), None) == learnt
+
+
+@pytest.mark.parametrize("declared", [20, None])
+def test_a_branch_that_is_not_waited_for_has_no_plan(declared: int | None) -> None:
+    planner, jobs, _ = make()
+    assert left_by(planner, jobs, run(declared), Ahead(20, critical=True)) is not None
+    assert left_by(planner, jobs, run(declared), Ahead(20, critical=False)) is None
 
 
 def test_fewer_steps_left_with_the_same_slack_hedge_later() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from agent_hedge.adapters.langgraph.private import CHECKPOINTER, DURABILITY, RESUMING, RUNTIME, SCRATCHPAD
 from agent_hedge.core.ports import Refused
 from agent_hedge.core.scope import StepContext, step_scope
+from agent_hedge.core.step import Ahead
 
 NODE = "langgraph_node"
 
@@ -18,11 +19,13 @@ racing: ContextVar[Refused | None] = ContextVar("agent_hedge_racing", default=No
 _NOTHING: Mapping[str, Any] = {}
 
 
+AheadOf = Callable[[], Ahead | None]
+"""Says what graphs say of the steps ahead of the node that asks."""
 VerdictOf = Callable[[str, tuple[str, ...]], Refused | None]
 """Says why the model calls of a node (its name, the names of the nodes around it) must not be hedged."""
 
 
-def read_context(config: Mapping[str, Any], verdict_of: VerdictOf) -> StepContext | None:
+def read_context(config: Mapping[str, Any], verdict_of: VerdictOf, ahead_of: AheadOf) -> StepContext | None:
     """Return where the node of this ambient configuration stands, or None outside any node.
 
     `parent` is the chain of steps around it, outermost first. A step whose node is wrapped is known by name, step and
@@ -48,6 +51,7 @@ def read_context(config: Mapping[str, Any], verdict_of: VerdictOf) -> StepContex
         resumed=is_resumed(configurable),
         durability=durability,
         verdict=racing.get() or verdict_of(node, around),
+        ahead=ahead_of,
         alias=alias,
     )
 

@@ -125,12 +125,11 @@ class _Explorer:
         for branch in (branches or {}).values():
             routing.visit(branch.path)
         node = _Node(inside.findings, routing.findings, is_graph=isinstance(runnable, PregelProtocol))
-        raced = is_raced(runnable)
         node.steps = sum(any(model.hedged for model in part.models) for part in (node.inside, node.routing))
         for findings in (node.inside, node.routing):
             for graph, in_tool in findings.subgraphs:
                 self._nest(node, findings, graph, in_tool)
-        if raced:
+        if is_raced(runnable):  # its models are not hedged a second time
             node.steps = 1
         return node
 

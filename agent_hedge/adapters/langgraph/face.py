@@ -21,6 +21,16 @@ def is_wrapped(action: Any) -> bool:
     return getattr(action, MARK, False) is True
 
 
+RACED = "__agent_hedge_raced__"
+"""Set on what is raced as a whole."""
+
+
+def is_raced(runnable: Any) -> bool:
+    """Whether this Runnable of a node, or the function in it, is raced."""
+    held = (runnable, getattr(runnable, "func", None), getattr(runnable, "afunc", None))
+    return any(getattr(each, RACED, False) is True for each in held)
+
+
 def is_async(action: Any) -> bool:
     """Whether calling it gives a coroutine."""
     return inspect.iscoroutinefunction(action) or inspect.iscoroutinefunction(getattr(action, "__call__", None))  # noqa: B004

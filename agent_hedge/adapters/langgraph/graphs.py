@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph import StateGraph
 
+from agent_hedge.adapters.langgraph.ahead import Steps, agreed, ahead_of
 from agent_hedge.adapters.langgraph.context import NODE, read_context
 from agent_hedge.adapters.langgraph.explain import Graph, explain
 from agent_hedge.adapters.langgraph.judge import SpecOf
@@ -16,7 +17,7 @@ from agent_hedge.adapters.langgraph.seed import Asked, OpenRun, Seeds
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import EffectSource, Refused
 from agent_hedge.core.scope import Run, StepContext, run_scope
-from agent_hedge.core.step import Effect
+from agent_hedge.core.step import Ahead, Effect
 from agent_hedge.errors import ConfigurationError
 
 UNIT = "unit"
@@ -39,6 +40,7 @@ class Graphs:
         self._seeds = Seeds(open_run)
         self._shown: dict[int, tuple[Graph, dict[Bar, Explanation]]] = {}
         self._verdicts: dict[tuple[Bar, str, tuple[str, ...]], Refused | None] = {}
+        self._steps: dict[tuple[str, tuple[str, ...]], Steps] = {}
 
     # --- graphs -----------------------------------------------------------------------------------------------------
 
@@ -49,7 +51,7 @@ class Graphs:
         self._shown[id(graph)] = (graph, {explanation.bar: explanation})
         if len(self._shown) > LIMIT:
             del self._shown[next(iter(self._shown))]
-        self._verdicts.clear()
+        self._forget()
         return explanation
 
     def explain_unit(self, action: Any) -> Explanation:
@@ -62,7 +64,11 @@ class Graphs:
         """Explain every graph that was shown anew, because what is known of tools has changed."""
         for known_as, (graph, known) in list(self._shown.items()):
             self._shown[known_as] = graph, {bar: self._explain(graph, bar) for bar in known}
+        self._forget()
+
+    def _forget(self) -> None:
         self._verdicts.clear()
+        self._steps.clear()
 
     def _explain(self, graph: Graph, bar: Bar) -> Explanation:
         return explain(graph, effects=self._effects, bar=bar, spec_of=self._spec_of)
@@ -97,8 +103,21 @@ class Graphs:
     def context(self, config: Mapping[str, Any], bar: Bar | None = None) -> StepContext | None:
         """Return where the node of this ambient configuration stands, with its verdict."""
         if bar is None or bar == self._bar:
-            return read_context(config, self.verdict)
-        return read_context(config, lambda node, around: self.verdict(node, around, bar))
+            return read_context(config, self.verdict, self.ahead)
+        return read_context(config, lambda node, around: self.verdict(node, around, bar), self.ahead)
+
+    def ahead(self) -> Ahead | None:
+        """Return what the graphs shown say of the steps ahead of the node around this code."""
+        config = var_child_runnable_config.get()  # not kept: it leads to the graph's loop
+        if not self._shown or config is None or NODE not in (config.get("metadata") or {}):
+            return None
+        return ahead_of(config, self._steps_of)
+
+    def _steps_of(self, node: str, around: tuple[str, ...]) -> Steps:
+        key = (node, around)
+        if key not in self._steps:
+            self._steps[key] = agreed([report.steps for report in self.report(node, around, self._bar)])
+        return self._steps[key]
 
     def run(self) -> Run | None:
         """Return the run around this code: the open scope, else the one that the ambient configuration asks for."""

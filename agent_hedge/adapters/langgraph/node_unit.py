@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from agent_hedge.adapters.langgraph.face import MARK, is_async, is_async_generator, is_wrapped, wear
+from agent_hedge.adapters.langgraph.face import MARK, RACED, is_async, is_async_generator, is_wrapped, wear
 from agent_hedge.adapters.langgraph.inside import Surroundings
 from agent_hedge.adapters.langgraph.private import RUNTIME, RunnableCallable
 from agent_hedge.adapters.langgraph.raced import Body, NodeRace
@@ -59,7 +59,7 @@ def wrap_node_unit(
 
                 return await race.run(body, args[0], inside.config, inside.context)
 
-        return wear(run, action)
+        return _raced(wear(run, action))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with surroundings() as inside:
@@ -71,7 +71,12 @@ def wrap_node_unit(
 
             return raced_in_threads(inside, args[0], once)
 
-    return wear(call, action)
+    return _raced(wear(call, action)) if cancellable else wear(call, action)
+
+
+def _raced(face: Callable[..., Any]) -> Callable[..., Any]:
+    setattr(face, RACED, True)
+    return face
 
 
 def own_arguments(kwargs: dict[str, Any], config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -113,3 +118,4 @@ class RacedRunnable(RunnableCallable):
 
         super().__init__(call, run, name=held.get_name(), trace=False, recurse=False)
         setattr(self, MARK, True)
+        setattr(self, RACED, True)

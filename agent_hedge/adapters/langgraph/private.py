@@ -59,6 +59,7 @@ __all__ = [
     "middleware_class",
     "runs_async",  # whether LangGraph accepts a `timeout=` for this runnable
     "tool_call_wrappers",
+    "unfinished",
 ]
 
 AGENT_MODULE = "langchain.agents.factory"
@@ -89,6 +90,11 @@ def loop_of(call: Any) -> object | None:
             return getattr(schedule, "__self__", None)
         call = getattr(call, "__wrapped__", None) or getattr(call, "func", None)
     return None
+
+
+def unfinished(loop: Any) -> list[str]:
+    """Return the node of each task that the current superstep of this loop still waits for."""
+    return [task.name for task in list(loop.tasks.values()) if not task.writes]
 
 
 def channels_of(read: Any) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent_hedge.adapters.langgraph import mermaid
+from agent_hedge.adapters.langgraph.ahead import UNKNOWN, Steps
 from agent_hedge.adapters.langgraph.edges import Exits
 from agent_hedge.adapters.langgraph.findings import BlindSpot, ModelUse
 from agent_hedge.core.events import Reason
@@ -83,6 +84,7 @@ class NodeReport:
     tasks: tuple[str, ...] = ()
     store: Literal["", "reads", "writes"] = ""
     notes: tuple[str, ...] = ()
+    steps: Steps = UNKNOWN
     exits: Exits
     verdicts: Mapping[Unit, UnitVerdict]
 

@@ -15,7 +15,7 @@ from langchain_core.runnables.config import run_in_executor
 from langgraph.graph import StateGraph
 
 from agent_hedge.adapters.langgraph.entrance import Entrance
-from agent_hedge.adapters.langgraph.face import is_wrapped
+from agent_hedge.adapters.langgraph.face import is_raced, is_wrapped
 from agent_hedge.adapters.langgraph.graphs import Graphs
 from agent_hedge.adapters.langgraph.private import RunnableCallable
 from agent_hedge.adapters.langgraph.seed import CARRIER
@@ -55,6 +55,8 @@ def wrap_graph(builder: Builder, graphs: Graphs, wrap_node: WrapNode) -> Builder
         spec.runnable = made[name]
         if spec.metadata and CARRIER in spec.metadata:
             spec.metadata = {key: value for key, value in spec.metadata.items() if key != CARRIER} or None
+    if any(is_raced(spec.runnable) for spec in builder.nodes.values()):
+        graphs.explain(builder)  # a raced node is a step of the run, which could not be seen before
     return builder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from langgraph.runtime import Runtime
 
 from agent_hedge.adapters.langgraph import private
 from agent_hedge.adapters.langgraph.attempt import COUNTERS
+from agent_hedge.testing.clock import run_virtual
 from tests.adapters.langgraph import sample_graphs as samples
 
 
@@ -169,6 +171,28 @@ def test_the_loop_around_a_node_can_still_be_found() -> None:
     around = loop.config["configurable"]
     assert around[private.TASK_ID] == task != inner_task, advice
     assert private.loop_of(around[private.CALL]) is above, advice
+
+
+def test_the_tasks_of_a_superstep_still_tell_which_have_ended() -> None:
+    seen: list[list[str]] = []
+
+    async def quick(state: Any) -> Any:
+        return {}
+
+    async def slow(state: Any, config: RunnableConfig) -> Any:
+        loop: Any = private.loop_of(config["configurable"][private.CALL])
+        seen.append(sorted(private.unfinished(loop)))
+        await asyncio.sleep(1.0)
+        seen.append(sorted(private.unfinished(loop)))
+        return {}
+
+    builder = StateGraph(samples.State)
+    for node in (quick, slow):
+        builder.add_node(node)
+        builder.add_edge(START, node.__name__)
+    run_virtual(lambda: builder.compile().ainvoke({"messages": []}))
+    advice = "look at pregel/_loop.py: `tasks` and their `writes`; a branch beside a longer one was told by them"
+    assert seen == [["quick", "slow"], ["slow"]], advice
 
 
 def test_the_state_can_still_be_read_as_a_tool_node_reads_it() -> None:
