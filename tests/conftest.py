@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from importlib.metadata import entry_points
 
 import hypothesis
@@ -17,6 +18,13 @@ pytest_plugins = ["pytester"]
 
 if "agent_hedge" not in entry_points(group="pytest11").names:
     pytest_plugins.append("agent_hedge.testing.pytest_plugin")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c() -> None:
+    """A shell starts what it runs in the background deaf to Ctrl-C, and so would be the programs that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

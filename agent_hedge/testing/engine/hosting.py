@@ -131,6 +131,7 @@ def deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _serve(pipe: Pipe, settings: dict[str, Any]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a fork server that was there before has it unblocked
     asyncio.run(_live(pipe, settings))
 
 
