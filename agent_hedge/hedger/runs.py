@@ -43,7 +43,7 @@ class Runs(Base):
             deadline: seconds from now, for all steps together; 0 is already past.
             extra_attempts: hedges of the whole run (default: a rail for the declared `steps`, else for 20).
             steps: how many LLM steps the run will have one after another (parallel branches count once); undeclared,
-                it is learnt from ended runs of `graph`.
+                it is learnt from ended runs of `graph`, else read from the edges of a graph that was explained.
             tokens: prompt tokens that hedges may take together (estimated at four characters a token).
             cost: money that the prompts of hedges may take together, at the `price` of their targets.
             priority: ``interactive``, or ``batch``, which never hedges.

@@ -1,4 +1,4 @@
-"""How many LLM steps are left in a run? Declared, known from the graph, or learnt as a distribution.
+"""How many LLM steps are left in a run? Declared, or learnt as a distribution, or the longest path of its graph.
 
 The learnt distribution is used through its hazard, h_i = P(the run ends with step i | it came to step i). Plugging in
 the expected number instead is worse than no plan at all (tight deadlines missed 6.6 % of the time against 5.0 % for a

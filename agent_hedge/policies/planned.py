@@ -20,9 +20,10 @@ from agent_hedge.policies.quantile import Quantile
 class Planned:
     """Launch the first hedge by the run's plan; `base` decides wherever there is none.
 
-    No plan: outside a run with a deadline, before 2,000 latencies are known, for a second hedge, and for a run that is
-    late already (which is hedged as any other). An estimated number of steps may only make a hedge earlier than `base`
-    would: a wrong guess must not cost what a static trigger gives.
+    No plan: outside a run with a deadline, before 2,000 latencies are known, for a second hedge, for a run that is
+    late already (which is hedged as any other), and on a branch beside a longer one, which the run does not wait for.
+    An estimated number of steps may only make a hedge earlier than `base` would: a wrong guess must not cost what a
+    static trigger gives.
     """
 
     base: HedgePolicy = field(default_factory=Quantile)

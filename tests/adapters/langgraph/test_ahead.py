@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import weakref
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -194,6 +195,20 @@ def test_nothing_is_said_where_a_node_may_lead_anywhere() -> None:
     assert world.steps(builder.compile()) == {"jump": (0, None), "act": (1, 1)}
 
 
+def test_nothing_is_said_of_a_graph_that_runs_itself() -> None:
+    world = World()
+    graphs: list[Any] = []
+
+    async def again(state: State) -> State:
+        return await graphs[0].ainvoke(state)  # type: ignore[no-any-return]
+
+    builder = StateGraph(State)
+    builder.add_sequence([("act", world.ask("act")), ("again", again)])
+    builder.add_edge(START, "act")
+    graphs.append(builder.compile())
+    assert world.steps(graphs[0]) == {"act": (1, None), "again": (None, None)}
+
+
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_raced_node_is_a_step(*, declared: bool) -> None:
     world = World()
@@ -201,11 +216,11 @@ def test_a_raced_node_is_a_step(*, declared: bool) -> None:
     builder = StateGraph(State)
     if declared:
         builder.add_node("raced", plain, metadata={"agent_hedge": settings})
-        world.hedger.wrap_graph(builder)
     else:
         builder.add_node("raced", world.hedger.node(plain, **settings))
     builder.add_edge(START, "raced")
-    assert world.steps(builder.compile()) == {"raced": (1, 1)}
+    world.hedger.wrap_graph(builder)
+    assert world.hedger._graphs.graphs._steps_of("raced", ()) == (1, 1)
 
 
 def test_graphs_that_differ_about_a_node_say_nothing_of_it() -> None:
@@ -225,16 +240,33 @@ def test_graphs_that_differ_about_a_node_say_nothing_of_it() -> None:
 
 
 def test_the_structure_of_a_graph_that_was_shown_is_planned_by() -> None:
-    def delay(*, shown: bool, deadline: float = NEAR_S, **settings: Any) -> float:
+    def delay(*, shown: bool, **settings: Any) -> float:
         world = World("two")
         graph = world.sequence("one", "two", "three")
         if shown:
             world.hedger.explain(graph)
-        return world.run(graph, deadline=deadline, **settings)["two"]
+        return world.run(graph, deadline=NEAR_S, **settings)["two"]
 
     assert delay(shown=False) == pytest.approx(STATIC_S)
     assert delay(shown=True) < STATIC_S / 2
     assert delay(shown=True) == pytest.approx(delay(shown=False, steps=3))
+
+
+def test_a_model_that_was_not_seen_makes_no_plan() -> None:
+    """The structure is wrong there: by it no step was to come."""
+    world = World("hidden")
+    model = weakref.ref(world.model)
+
+    async def hidden(state: State) -> State:
+        await model().ainvoke([HumanMessage("hidden")])  # type: ignore[union-attr]
+        return {"log": ["hidden"]}
+
+    builder = StateGraph(State)
+    builder.add_sequence([("hidden", hidden), ("two", world.ask("two"))])
+    builder.add_edge(START, "hidden")
+    graph = builder.compile()
+    assert world.steps(graph) == {"hidden": (0, 1), "two": (1, 1)}
+    assert world.run(graph, deadline=NEAR_S)["hidden"] == pytest.approx(STATIC_S)
 
 
 def test_an_estimate_never_makes_a_hedge_later_than_without_a_plan() -> None:
@@ -265,6 +297,15 @@ def test_a_branch_beside_a_longer_one_is_not_hedged_for_the_deadlines_sake(setti
         return world.beside(short=None, long=world.sequence("i1", "i2", "i3"))
 
     assert planned_in(graph, "short", "i1", **settings) == {"short": False, "i1": True}
+
+
+def test_the_branches_of_a_graph_that_was_wrapped() -> None:
+    world = World("short", "i1")
+    builder = world.beside(short=None, long=world.sequence("i1", "i2", "i3")).builder
+    world.hedger.wrap_graph(builder)
+    delays = world.run(builder.compile(), deadline=NEAR_S)
+    assert delays["short"] == pytest.approx(STATIC_S)
+    assert delays["i1"] < STATIC_S / 2
 
 
 def test_of_two_equal_branches_the_run_waits_for_both() -> None:
