@@ -92,9 +92,9 @@ def loop_of(call: Any) -> object | None:
     return None
 
 
-def unfinished(loop: Any) -> list[str]:
-    """Return the node of each task that the current superstep of this loop still waits for."""
-    return [task.name for task in list(loop.tasks.values()) if not task.writes]
+def unfinished(loop: Any) -> set[str]:
+    """Return the nodes that have tasks which the current superstep of this loop still waits for."""
+    return {task.name for task in list(loop.tasks.values()) if not task.writes}
 
 
 def channels_of(read: Any) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import closing
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -17,7 +19,8 @@ from typing_extensions import TypedDict
 from agent_hedge import Effect, Fixed, FleetBudget, Hedger, Planned, Target, current_attempt
 from agent_hedge.adapters.langgraph.ahead import Steps
 from agent_hedge.core.events import AttemptStarted, Event
-from agent_hedge.core.step import Role, StepKey
+from agent_hedge.core.ports import RaceView
+from agent_hedge.core.step import Ahead, Role, StepKey
 from agent_hedge.planning.planner import NEEDED
 from agent_hedge.testing.clock import run_virtual
 from tests.adapters.langgraph.graph_kit import Chat
@@ -306,6 +309,48 @@ def test_the_branches_of_a_graph_that_was_wrapped() -> None:
     delays = world.run(builder.compile(), deadline=NEAR_S)
     assert delays["short"] == pytest.approx(STATIC_S)
     assert delays["i1"] < STATIC_S / 2
+
+
+class Seeing:
+    """A policy that hedges nothing and keeps what it was told of each node's step."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Ahead | None] = {}
+
+    def next_launch_at(self, view: RaceView) -> float | None:
+        self.seen[view.key.node] = view.ahead
+        return None
+
+
+def test_branches_in_threads_are_told_too() -> None:
+    """Sync nodes run in threads, and their races on the background loop."""
+    policy = Seeing()
+    with closing(Hedger(policy=policy)) as hedger:
+        model = hedger.chat_model(Chat(), Chat(), family="scripted")
+        both = threading.Barrier(2)
+
+        def act(state: State) -> State:
+            model.invoke("x")
+            return {"log": []}
+
+        def beside(state: State) -> State:
+            both.wait(10.0)
+            act(state)
+            both.wait(10.0)
+            return {"log": []}
+
+        inner, builder = StateGraph(State), StateGraph(State)
+        inner.add_sequence([("i1", beside), ("i2", act)])
+        inner.add_edge(START, "i1")
+        branches: dict[str, Any] = {"short": beside, "long": inner.compile()}
+        for name, node in branches.items():
+            builder.add_node(name, node)
+            builder.add_edge(START, name)
+        graph = builder.compile()
+        hedger.explain(graph)
+        with hedger.run(deadline=60.0):
+            graph.invoke({"log": []})
+    assert policy.seen == {"short": (1, False), "i1": (2, True), "i2": (1, True)}
 
 
 def test_of_two_equal_branches_the_run_waits_for_both() -> None:
