@@ -27,6 +27,7 @@ from tests.adapters.langchain.kit import (
     Whole,
     ample,
     anthropic,
+    anthropic_body,
     bare,
     hedged,
     plain,
@@ -236,26 +237,6 @@ class Weather(BaseModel):
     """The weather in one place."""
 
     city: str
-
-
-def anthropic_body(*blocks: dict[str, Any]) -> bytes:
-    message: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": []}
-    message |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 3, "output_tokens": 1}}
-    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
-    for index, block in enumerate(blocks):
-        start: dict[str, Any] = {"type": "text", "text": ""}
-        delta: dict[str, Any] = {"type": "text_delta", "text": block.get("text")}
-        if "input" in block:
-            start = {"type": "tool_use", "id": "toolu_1", "name": block["name"], "input": {}}
-            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
-        events += [
-            {"type": "content_block_start", "index": index, "content_block": start},
-            {"type": "content_block_delta", "index": index, "delta": delta},
-            {"type": "content_block_stop", "index": index},
-        ]
-    stop = {"stop_reason": "end_turn", "stop_sequence": None}
-    events += [{"type": "message_delta", "delta": stop, "usage": {"output_tokens": 5}}, {"type": "message_stop"}]
-    return b"".join(b"event: " + e["type"].encode() + b"\ndata: " + json.dumps(e).encode() + b"\n\n" for e in events)
 
 
 def two_providers(engines: Engines, **options: Any) -> HedgedChatModel:
