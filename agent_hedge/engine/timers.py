@@ -27,11 +27,11 @@ class _Timer:
         self._timers = timers
         self.when = when
         self.callback: Callable[[], object] | None = callback
-        self.context = context
+        self.context: Context | None = context
 
     def cancel(self) -> None:
         if self.callback is not None:
-            self.callback = None
+            self.callback = self.context = None  # it may stand in the queue for a while, and holds nothing there
             self._timers.forget()
 
 
@@ -54,10 +54,10 @@ class Timers:
         timer = _Timer(self, when, callback, copy_context())
         queue.append(timer)
         if self._alarm is None:
-            self._alarm = self._loop.call_at(when, self._ring)
+            self._set_alarm(when)
         elif len(queue) == 1 and when < self._alarm.when():
             self._alarm.cancel()
-            self._alarm = self._loop.call_at(when, self._ring)
+            self._set_alarm(when)
         return timer
 
     def forget(self) -> None:
@@ -74,6 +74,10 @@ class Timers:
             self._queue = deque(timer for timer in queue if timer.callback is not None)
             self._cancelled = 0
 
+    def _set_alarm(self, when: float) -> None:
+        """Ask the loop for `when`, in no context: the alarm outlives the call that was the first to need it."""
+        self._alarm = self._loop.call_at(when, self._ring, context=Context())
+
     def _ring(self) -> None:
         """Call what is due, and ask the loop for the next."""
         assert self._alarm is not None
@@ -81,10 +85,13 @@ class Timers:
         try:
             while self._queue and self._queue[0].when <= now:
                 timer = self._queue.popleft()
-                callback, timer.callback = timer.callback, None
-                if callback is None:
+                callback, context = timer.callback, timer.context
+                if callback is None or context is None:
                     self._cancelled -= 1
-                else:
-                    timer.context.run(callback)
+                    continue
+                timer.callback = timer.context = None
+                context.run(callback)
         finally:  # one that raises is the loop's to report, and keeps nobody else waiting
-            self._alarm = self._loop.call_at(self._queue[0].when, self._ring) if self._queue else None
+            self._alarm = None
+            if self._queue:
+                self._set_alarm(self._queue[0].when)

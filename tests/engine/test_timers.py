@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 from hypothesis import given
@@ -95,6 +97,28 @@ def test_calls_that_answer_before_their_triggers_leave_one_timer_with_the_loop()
         return len(asked), len(timers._queue)
 
     assert virtual(main) == (1, 0)
+
+
+def test_a_cancelled_timer_and_the_alarm_hold_nothing_of_the_call_they_were_set_in() -> None:
+    class Thing:
+        pass
+
+    carried: ContextVar[Thing] = ContextVar("carried")
+
+    async def main(loop: asyncio.AbstractEventLoop, timers: Timers) -> tuple[bool, bool]:
+        async def call() -> tuple[TimerHandle, weakref.ref[Thing]]:
+            thing = Thing()
+            carried.set(thing)
+            timer = timers.call_at(100.0, lambda: thing)
+            timer.cancel()
+            return timer, weakref.ref(thing)
+
+        timer, thing = await asyncio.create_task(call())
+        timer.cancel()
+        await asyncio.sleep(0)
+        return timers._alarm is not None, thing() is None
+
+    assert virtual(main) == (True, True)
 
 
 def test_cancelled_timers_between_two_that_wait_are_swept_out() -> None:
