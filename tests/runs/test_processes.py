@@ -82,7 +82,7 @@ def test_r12_r13_killed_in_the_middle_and_gone_on_with_in_a_new_process(store_ur
     with working(**settings) as first, working(**settings) as second:
         begun = first.ask("enter")
         assert begun["generation"] == 0
-        assert begun["remaining"] == pytest.approx(60.0, abs=0.5)
+        assert 50.0 < begun["remaining"] <= 60.0
         assert first.ask("hedge 4")["hedges"] == 4
         first.kill()
         resumed = second.ask("enter")
