@@ -156,6 +156,24 @@ def test_a_run_hears_how_its_step_was_answered_and_that_it_was() -> None:
     assert run.ended == []
     race.on_outcome(1, failed(), 4.0)
     assert run.ended == [77]
+    assert not run.answered, "its stream broke"
+
+
+def test_a_run_hears_which_target_has_answered() -> None:
+    run = HeardRun()
+    race = make(run=run)
+    race.start(0.0)
+    race.on_timer(1.0)
+    race.on_outcome(1, ok(), 1.5)
+    assert run.answered == {"t1": 1}
+    race = make(run=run)
+    race.start(2.0)
+    race.on_cancel(2.5)
+    assert run.answered == {"t1": 1}, "nobody answered a caller who has left"
+
+
+def test_a_race_shows_its_policy_what_is_ahead() -> None:
+    assert make(ahead=Ahead(left=3, critical=False)).ahead == (3, False)
 
 
 def test_r03_a_step_that_is_run_again_has_ended_once() -> None:
