@@ -27,7 +27,7 @@ from agent_hedge.core.events import (
 from agent_hedge.core.ports import Choice, Grounds, Permit, RaceView, Refused
 from agent_hedge.core.race import LATE_S, PASS, Answer, Cancel, Commit, Done, Launch, Race, State, Token
 from agent_hedge.core.scope import Run
-from agent_hedge.core.step import Attempt, Effect, Ended, Failure, Outcome, Receipt, Role, StepKey, Verdict
+from agent_hedge.core.step import Ahead, Attempt, Effect, Ended, Failure, Outcome, Receipt, Role, StepKey, Verdict
 from agent_hedge.errors import AnswerRejected, DeadlineExceeded, NotDispatched
 from agent_hedge.testing.empty import QuietFleet
 from agent_hedge.testing.scenario import After, Site
