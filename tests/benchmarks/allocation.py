@@ -9,9 +9,10 @@ random numbers; policies are tuned on draws of their own. Latencies follow the `
 bound is missed. The bucket, the oracle, the cell with 50 steps and the rows at the rail are vectorised; the kernel
 plays some of their runs beside it, and must agree. The correlated pools of E2 stand in `pools`.
 
-*At the rail* a run may hedge no more than ceil(n b + 2 sqrt(n b)) times. The bound is on the p99 over the best pooled
-trigger. Over the pooled `Planned` no purse of that size can stay within 2 %: a table with the purse in its state, free
-to spend all of it in every run, comes to 2.1 % (10 steps) and 2.3 % (20); the figure is printed without a bound.
+*At the rail* a run may hedge no more than ceil(n b + 2 sqrt(n b)) times. E4 asks for a p99 within 2 % of the pooled
+optimum. Over the best pooled trigger it is, and that sets the exit code. Over the pooled `Planned`, the optimum by the
+plain reading, it is not for 10 and 20 steps, and the line says so: that is open. (A table with the purse in its state,
+free to spend all of it in every run, came to 2.1 and 2.3 % here.)
 
 Cells run in one process per core; 100,000 runs take some four minutes of CPU. Progress goes to the error stream. They
 gave: misses over static p95's 0.701, 0.538, 0.282 for 10, 20, 50 steps and 0.780 for an unknown number of them (upper
@@ -471,7 +472,10 @@ def show(name: str, one: dict[str, object], runs: int) -> None:
         f"kernel agrees: {one['kernel_agrees']}"
     )
     for row, over in railed.items():
-        beside = f"; over Planned pooled {planned[row] - 1:+.1%}" if row in planned else ""
+        beside = ""
+        if row in planned:
+            kept = "within" if planned[row] <= RAIL_BOUND else "over"
+            beside = f"; over Planned pooled {planned[row] - 1:+.1%} ({kept} 2 %)"
         print(f"  {row}: p99 over the best pooled trigger {over - 1:+.1%} (bound {RAIL_BOUND - 1:+.0%}){beside}")
     print(f"  met: {one['met']}", flush=True)
 
