@@ -53,6 +53,8 @@ class Observing:
         self.telemetry = self._telemetry() if telemetry else None
         own: list[Any] = [self.books, self.telemetry, Logging() if telemetry else None]
         self.funnel = Funnel([*given, *(observer for observer in own if observer is not None)])
+        if self.telemetry is not None:
+            self.telemetry.look_again()  # the funnel has asked it once; an SDK may be set up from now on
         self.headers: Headers | None = self.telemetry.headers if self.telemetry is not None and headers else None
 
     def _books(

@@ -50,9 +50,11 @@ class Exporter:
 
     def __post_init__(self) -> None:
         provider = MeterProvider([PrometheusMetricReader(registry=self.registry)])
-        hedger = Hedger(policy=Fixed(1.0), accounting="all")
+        self._hedger = hedger = Hedger(policy=Fixed(1.0), accounting="all")
         asyncio.run(_one_step(hedger))
-        self.log = Log(Metrics(Sketch, provider, readings=hedger._observing.readings), self.rng)
+        metrics = Metrics(Sketch, provider)
+        metrics.show(hedger._observing.readings)
+        self.log = Log(metrics, self.rng)
         self._budget = EveryThirdHedge()
 
     def families(self) -> Iterable[Metric]:

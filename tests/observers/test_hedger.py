@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from agent_hedge import Effect, Fixed, Hedger
 from agent_hedge.core.stores import Switch
@@ -118,19 +121,57 @@ def test_r19_without_an_sdk_telemetry_is_idle_and_wakes_up_with_one(monkeypatch:
     assert not telemetry.idle
 
 
-def test_gauges_show_the_hedgers_state(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+def test_r19_an_sdk_that_is_set_up_after_the_hedger_sees_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent_hedge.observers import otel
 
+    from .spans import Backend
+
+    hedger, backend = Hedger(policy=Fixed(0.02)), Backend()
+    monkeypatch.setattr(otel, "get_tracer_provider", lambda: backend.provider)
+    asyncio.run(two_steps(hedger))
+    assert len(backend.named("agent_hedge.step")) == 2
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> InMemoryMetricReader:
+    """The application's SDK."""
     from agent_hedge.observers import otel
 
     reader = InMemoryMetricReader()
     meters = MeterProvider([reader])
     monkeypatch.setattr(otel, "get_meter_provider", lambda: meters)
-    asyncio.run(two_steps(Hedger(store, policy=Fixed(0.02), mode="shadow")))
-    data = json.loads((reader.get_metrics_data() or meters).to_json())  # type: ignore[union-attr]
+    return reader
+
+
+def exported(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    data = json.loads(reader.get_metrics_data().to_json())  # type: ignore[union-attr]
     metrics = data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
-    points = {metric["name"]: metric["data"]["data_points"][0] for metric in metrics}
+    return {metric["name"]: metric["data"]["data_points"] for metric in metrics}
+
+
+def test_hedgers_of_one_process_are_shown_together(
+    reader: InMemoryMetricReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An SDK takes each name once: of a second gauge of the same name it never asks the callback."""
+    hedgers = [Hedger(policy=Fixed(9.0)), Hedger(policy=Fixed(9.0), mode="off")]
+    for hedger in hedgers:
+        asyncio.run(hedger.wrap(asyncio.sleep, key="work", effect=Effect.READ_ONLY, targets=["a", "b"])(0.0))
+    points = exported(reader)
+    assert [point["value"] for point in points["agent_hedge.steps.started"]] == [2]
+    assert [point["value"] for point in points["agent_hedge.fleet.requests"]] == [2]
+    assert {point["attributes"]["mode"] for point in points["agent_hedge.mode"]} == {"on", "off"}
+    assert [point["attributes"]["target"] for point in points["agent_hedge.learning"]] == ["a", "b"]
+    assert [point["attributes"]["view"] for point in points["agent_hedge.ttft.p99"]] == ["seen", "primary_alone"]
+    assert caplog.records == []
+    del hedger, hedgers[1]
+    gc.collect()
+    assert {point["attributes"]["mode"] for point in exported(reader)["agent_hedge.mode"]} == {"on"}, "it is gone"
+
+
+def test_gauges_show_the_hedgers_state(store: str, reader: InMemoryMetricReader) -> None:
+    hedger = Hedger(store, policy=Fixed(0.02), mode="shadow")
+    asyncio.run(two_steps(hedger))
+    points = {name: found[0] for name, found in exported(reader).items()}
     assert points["agent_hedge.mode"]["attributes"]["mode"] == "shadow"
     assert points["agent_hedge.fleet.requests"]["value"] == 2
     assert points["agent_hedge.learning"]["attributes"]["node"] == "work"

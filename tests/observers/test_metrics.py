@@ -43,9 +43,9 @@ REDUCED, FULL = 20_000, 200_000
 class Meters:
     """A `Metrics` on an SDK in memory."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self) -> None:
         self.reader = InMemoryMetricReader()
-        self.metrics = Metrics(Sketch, MeterProvider([self.reader]), **settings)
+        self.metrics = Metrics(Sketch, MeterProvider([self.reader]))
 
     def points(self, name: str) -> Iterator[Any]:
         data = self.reader.get_metrics_data()
@@ -264,13 +264,15 @@ def test_losers_of_unknown_count_are_counted() -> None:
 
 
 def test_gauges_are_read_when_they_are_exported() -> None:
-    meters = Meters(readings=lambda: [Reading("agent_hedge.mode", 1.0, {"mode": "shadow"})])
+    meters = Meters()
+    meters.metrics.show(lambda: [Reading("agent_hedge.mode", 1.0, {"mode": "shadow"})])
     assert meters.total("agent_hedge.mode", mode="shadow") == 1
 
 
 def test_labels_of_gauges_are_few_too() -> None:
     readings = [Reading("agent_hedge.learning", 0.5, {"node": f"n{number}", "model": "m"}) for number in range(150)]
-    meters = Meters(readings=lambda: readings)
+    meters = Meters()
+    meters.metrics.show(lambda: readings)
     points = {dict(point.attributes)["node"] for point in meters.points("agent_hedge.learning")}
     assert len(points) == 101
     assert OTHER in points

@@ -7,7 +7,7 @@ made. Set the SDK up before the first step; what begins before it is noticed is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from opentelemetry.metrics import MeterProvider, get_meter_provider
@@ -16,7 +16,7 @@ from opentelemetry.trace import TracerProvider, get_tracer_provider
 from agent_hedge.core.events import Event
 from agent_hedge.core.step import Attempt
 from agent_hedge.observers.described import Describe, Described, describe_nothing
-from agent_hedge.observers.otel.metrics import Metrics, Reading
+from agent_hedge.observers.otel.metrics import Metrics, Reading, Readings, metrics_of
 from agent_hedge.observers.otel.tracing import Tracing
 from agent_hedge.observers.tails import Survival
 
@@ -38,7 +38,7 @@ class OpenTelemetry:
         meter_provider: MeterProvider | None = None,
         describe: Describe = describe_nothing,
         winner_usage: bool | None = None,
-        readings: Callable[[], Iterable[Reading]] = lambda: (),
+        readings: Readings = lambda: (),
     ) -> None:
         self._survival = survival
         self._tracer_provider = tracer_provider
@@ -69,6 +69,10 @@ class OpenTelemetry:
         """Return the trace headers of the attempt that runs here, nothing without a trace."""
         return NOTHING if self._tracing is None else self._tracing.headers(attempt)
 
+    def look_again(self) -> None:
+        """Look for an SDK whenever it is asked next, though it was asked a moment ago."""
+        self._look_at = 0.0
+
     def _look(self, now: float) -> None:
         self._look_at = now + LOOK_S
         if self._tracing is None:
@@ -78,7 +82,8 @@ class OpenTelemetry:
         if self._metrics is None:
             meters = self._meter_provider or get_meter_provider()
             if _is_sdk(meters):
-                self._metrics = Metrics(self._survival, meters, readings=self._readings)
+                self._metrics = metrics_of(self._survival, meters)
+                self._metrics.show(self._readings)
 
 
 def _is_sdk(provider: object) -> bool:

@@ -8,7 +8,9 @@ the primaries alone would have given it, by the estimate that counts a supersede
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable
+from types import MethodType
 from typing import Any, NamedTuple
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
@@ -53,19 +55,22 @@ class Reading(NamedTuple):
     labels: dict[str, str]
 
 
-GAUGES = {
-    "agent_hedge.mode": ("1", "1 for the mode in force"),
-    "agent_hedge.learning": ("1", "Share of the samples a trigger needs that are known"),
-    "agent_hedge.book.keys": ("{key}", "Latency histories kept"),
-    "agent_hedge.fleet.requests": ("{request}", "Logical requests of the last 60 minutes"),
-    "agent_hedge.fleet.hedges": ("{hedge}", "Hedges of the last 60 minutes"),
-    "agent_hedge.budget.left": ("{hedge}", "Hedges the fleet's bucket would grant now"),
-    "agent_hedge.attempts.abandoned": ("{attempt}", "Attempts given up since the start"),
-    "agent_hedge.effects.in_doubt": ("{call}", "Guarded calls that ended in doubt since the start"),
-    "agent_hedge.records.waiting": ("{row}", "Rows of the accounts that are not in the store yet"),
-    "agent_hedge.records.dropped": ("{row}", "Rows of the accounts that did not fit into the queue"),
+Readings = Callable[[], Iterable[Reading]]
+Together = Callable[[Iterable[float]], float]
+
+GAUGES: dict[str, tuple[str, str, Together]] = {
+    "agent_hedge.mode": ("1", "1 for the mode in force", max),
+    "agent_hedge.learning": ("1", "Share of the samples a trigger needs that are known", min),
+    "agent_hedge.book.keys": ("{key}", "Latency histories kept", sum),
+    "agent_hedge.fleet.requests": ("{request}", "Logical requests of the last 60 minutes", sum),
+    "agent_hedge.fleet.hedges": ("{hedge}", "Hedges of the last 60 minutes", sum),
+    "agent_hedge.budget.left": ("{hedge}", "Hedges the fleet's bucket would grant now", sum),
+    "agent_hedge.attempts.abandoned": ("{attempt}", "Attempts given up since the start", sum),
+    "agent_hedge.effects.in_doubt": ("{call}", "Guarded calls that ended in doubt since the start", sum),
+    "agent_hedge.records.waiting": ("{row}", "Rows of the accounts that are not in the store yet", sum),
+    "agent_hedge.records.dropped": ("{row}", "Rows of the accounts that did not fit into the queue", sum),
 }
-"""Name -> unit, description. Read when they are exported."""
+"""Name -> unit, description, and what several hedgers of a process show together. Read when they are exported."""
 
 
 class _Step:
@@ -92,17 +97,15 @@ class _Tails:
 
 
 class Metrics:
-    """The observer that counts. `survival` makes the histories behind the p99 gauges, two for each node and model."""
+    """The observer that counts. `survival` makes the histories behind the p99 gauges, two for each node and model.
 
-    def __init__(
-        self,
-        survival: Callable[[], Survival],
-        meter_provider: MeterProvider | None = None,
-        *,
-        readings: Callable[[], Iterable[Reading]] = lambda: (),
-    ) -> None:
+    One serves all hedgers of a process (`metrics_of`): an SDK takes an instrument's name once, and of gauges the first
+    one's callback only.
+    """
+
+    def __init__(self, survival: Callable[[], Survival], meter_provider: MeterProvider | None = None) -> None:
         self._survival = survival
-        self._readings = readings
+        self._sources: list[Callable[[], Readings | None]] = []
         self._lock = threading.Lock()
         self._tails: dict[tuple[str, str], _Tails] = {}
         self._steps: dict[str, _Step] = {}
@@ -168,12 +171,20 @@ class Metrics:
         meter.create_observable_gauge(
             "agent_hedge.ttft.p99", [self._observe_tails], "s", "p99 of the first token, seen and by primaries alone"
         )
-        for name, (unit, description) in GAUGES.items():
-            meter.create_observable_gauge(name, [self._reader(name)], unit, description)
+        for name, (unit, description, together) in GAUGES.items():
+            meter.create_observable_gauge(name, [self._reader(name, together)], unit, description)
 
     @staticmethod
     def _seconds(histogram: Callable[..., Any], name: str, description: str) -> Any:
         return histogram(name, "s", description, explicit_bucket_boundaries_advisory=SECONDS)
+
+    def show(self, readings: Readings) -> None:
+        """Have gauges show these readings too, as long as the object lives whose method they are."""
+        alive: Callable[[], Readings | None] = (
+            weakref.WeakMethod(readings) if isinstance(readings, MethodType) else lambda: readings
+        )
+        with self._lock:
+            self._sources = [source for source in self._sources if source() is not None] + [alive]
 
     def on_event(self, event: Event) -> None:
         heard = self._kinds.get(type(event))
@@ -316,18 +327,22 @@ class Metrics:
                 if value is not None:
                     yield Observation(value, {**_labels(node, model), "view": view})
 
-    def _reader(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _reader(self, name: str, together: Together) -> Callable[[CallbackOptions], Iterable[Observation]]:
         """Return what a gauge asks: the readings of this name, their labels bounded as everywhere."""
 
         def read(_: CallbackOptions) -> Iterable[Observation]:
-            for found, value, labels in self._readings():
-                if found == name:
-                    yield Observation(
-                        value,
-                        {kind: self._few[kind](word) if kind in self._few else word for kind, word in labels.items()},
-                    )
+            found: dict[tuple[tuple[str, str], ...], list[float]] = {}
+            for source in self._sources:
+                readings = source()
+                for reading in () if readings is None else readings():
+                    if reading.name == name:
+                        found.setdefault(self._bounded(reading.labels), []).append(reading.value)
+            return [Observation(together(values), dict(labels)) for labels, values in found.items()]
 
         return read
+
+    def _bounded(self, labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
+        return tuple((kind, self._few[kind](word) if kind in self._few else word) for kind, word in labels.items())
 
     # --- labels ---------------------------------------------------------------------------------------------------
 
@@ -343,6 +358,19 @@ class Metrics:
         if tails is None:
             tails = self._tails[name] = _Tails(self._survival)
         return tails
+
+
+_serving: weakref.WeakKeyDictionary[MeterProvider, Metrics] = weakref.WeakKeyDictionary()
+_serving_lock = threading.Lock()
+
+
+def metrics_of(survival: Callable[[], Survival], meter_provider: MeterProvider) -> Metrics:
+    """Return the `Metrics` of this provider, made where there is none."""
+    with _serving_lock:
+        metrics = _serving.get(meter_provider)
+        if metrics is None:
+            metrics = _serving[meter_provider] = Metrics(survival, meter_provider)
+        return metrics
 
 
 def _labels(node: str, model: str) -> dict[str, str]:
