@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -22,6 +23,10 @@ from pathlib import Path
 
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 _START_S = 60.0
+"""Real seconds that a server may take to start or to stop: it takes one, on a machine that does nothing else."""
+_PORTS = range(20_000, 32_000)
+"""Below what systems give to clients (Linux: from 32768 on; IANA: 49152): else, while nobody listens yet or any more,
+the port may go to somebody's client, even to the one that knocks there, which is then connected to itself."""
 
 
 class PostgresServer:
@@ -37,6 +42,7 @@ class PostgresServer:
         self._settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", **(settings or {})}
         self._programs = programs or binaries()
         self._process: subprocess.Popen[bytes] | None = None
+        self._crashed = False
         self._user = unprivileged_user() if os.geteuid() == 0 else None
 
     def url(self, driver: str = "psycopg", database: str = "postgres", port: int | None = None) -> str:
@@ -49,9 +55,22 @@ class PostgresServer:
             if self._user is not None:
                 os.chown(self.root, self._user.pw_uid, self._user.pw_gid)
             self._run("initdb", "-D", str(self.data), "--auth=trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
+        self._process = self._launched()
+        end = time.monotonic() + _START_S
+        while not self._answers():
+            ended, late = self._process.poll() is not None, time.monotonic() > end
+            if late or (ended and not self._crashed):
+                raise RuntimeError(f"PostgreSQL did not start:\n{(self.root / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+            if ended:  # children of the one that crashed, who notice that by themselves, still have its memory
+                self._process = self._launched()
+        self._crashed = False
+        return self
+
+    def _launched(self) -> subprocess.Popen[bytes]:
         options = [f"-c{name}={value}" for name, value in self._settings.items()]
         with (self.root / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(  # type: ignore[no-any-return]
                 [str(self._programs / "postgres"), "-D", str(self.data), "-p", str(self.port), *options],
                 env=_ENVIRONMENT,
                 cwd="/",
@@ -59,12 +78,6 @@ class PostgresServer:
                 stderr=log,
                 **self._identity(),  # type: ignore[call-overload]
             )
-        end = time.monotonic() + _START_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"PostgreSQL did not start:\n{(self.root / 'log').read_text()[-2000:]}")
-            time.sleep(0.02)
-        return self
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop it: SIGINT is a fast shutdown, SIGQUIT an immediate one, SIGKILL a crash of the postmaster."""
@@ -72,9 +85,9 @@ class PostgresServer:
         if process is None:
             return
         process.send_signal(how)
-        process.wait(30)
-        if how is signal.SIGKILL:  # its children notice by themselves; the next start needs them gone
-            time.sleep(0.5)
+        process.wait(_START_S)
+        if how is signal.SIGKILL:
+            self._crashed = True
             (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def restart(self, how: signal.Signals = signal.SIGQUIT) -> None:
@@ -122,11 +135,13 @@ def postgres_server(
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on right now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a TCP port of 127.0.0.1 that nobody listens on right now, and that no client is given."""
+    chance = random.SystemRandom()  # a test may have seeded the other one
+    while True:
+        port = chance.choice(_PORTS)
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def unprivileged_user() -> pwd.struct_passwd:

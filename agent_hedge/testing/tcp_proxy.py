@@ -12,7 +12,11 @@ import threading
 from contextlib import suppress
 from types import TracebackType
 
+from agent_hedge.testing.postgres import free_port
+
 _CHUNK = 65536
+_ANSWER_S = 60.0
+"""Real seconds after which the proxy's own thread counts as hung, on any machine."""
 
 
 class FaultyProxy:
@@ -43,7 +47,7 @@ class FaultyProxy:
         self._loop.close()
 
     def _run(self, work: object) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)  # type: ignore[arg-type]
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_S)  # type: ignore[arg-type]
 
     # --- the faults
 
@@ -75,8 +79,8 @@ class FaultyProxy:
             self._open = asyncio.Event()
         self._open.set()
         if self._server is None:
+            self.port = self.port or free_port()
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self, *, reset: bool) -> None:
         if self._server is not None:

@@ -25,6 +25,13 @@ from agent_hedge.testing.suites.claims import a_claim
 
 pytestmark = pytest.mark.anyio
 DRIVERS = ["psycopg", "asyncpg"]
+START_S = 60.0
+"""Real seconds that PgBouncer may take to start or to end, on any machine."""
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +57,15 @@ def pooled_port(postgres: PostgresServer) -> Iterator[int]:
         [program, "-q", str(config)], cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **identity
     )
     try:
-        end = time.monotonic() + 10
-        while time.monotonic() < end:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.02)
+        end = time.monotonic() + START_S
+        while not _listens(port):
+            assert running.poll() is None, "PgBouncer has ended"
+            assert time.monotonic() < end
+            time.sleep(0.02)  # another process's start cannot be awaited
         yield port
     finally:
         running.terminate()
-        running.wait(10)
+        running.wait(START_S)
         shutil.rmtree(root, ignore_errors=True)
 
 
