@@ -22,7 +22,7 @@ DAY_S = 86400.0
 def upgrade(
     store: StoreOption = "",
     schema: SchemaOption = None,
-    revision: Annotated[str, typer.Option(help="Where to stop.")] = "head",
+    revision: Annotated[str, typer.Option(help="Where to stop; with --sql also FROM:TO.")] = "head",
     sql: Annotated[bool, typer.Option("--sql", help="Print the statements instead of running them.")] = False,
     grants: Annotated[str, typer.Option(metavar="ROLE", help="Print the least a role needs at run time.")] = "",
     json: JsonOption = False,
@@ -44,10 +44,10 @@ def downgrade(
     revision: Annotated[str, typer.Argument(metavar="REVISION", help="Where to go back to; `base` drops every table.")],
     store: StoreOption = "",
     schema: SchemaOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Also drop claims that run or are in doubt.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also drop claims of side effects.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Migrate back. Claims in doubt are what keeps effects from happening twice: they need --force."""
+    """Migrate back. Claims are what keeps effects from happening twice: to drop them needs --force."""
     with plain_errors():
         from agent_hedge.stores.sql import migrate
 

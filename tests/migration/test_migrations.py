@@ -101,7 +101,7 @@ def test_up_down_up_with_data(empty_url: str) -> None:
     assert before.problems == []
     with connected(empty_url) as connection:
         assert connection.execute(select(text("count(*)")).select_from(metadata.tables["runs"])).scalar() == 1
-    down = migrate.downgrade(empty_url, "base")
+    down = migrate.downgrade(empty_url, "base", force=True)
     assert down.revision is None
     with connected(empty_url) as connection:
         assert shape(connection) == {}
@@ -149,21 +149,39 @@ def test_0002_keeps_the_runs_it_finds_and_a_release_at_0001_goes_on_working(empt
     assert keys() == {"before", "after"}
 
 
-def test_r11_claims_that_are_open_keep_their_table(empty_url: str) -> None:
+@pytest.mark.parametrize("to", ["base", "-2", "0001-1"])
+def test_r11_claims_keep_their_table_however_the_way_down_is_written(empty_url: str, to: str) -> None:
     migrate.upgrade(empty_url)
 
     async def claim() -> None:
         stores = sql_stores(empty_url)
         await stores.claims.claim(a_claim("open", "a1"), lease=60)
-        await stores.claims.claim(a_claim("done", "a2"), lease=60)
-        await stores.claims.settle(a_claim("done").effect_key, "a2", ClaimState.DONE)
+        for name, state in (("done", ClaimState.DONE), ("failed", ClaimState.FAILED)):
+            await stores.claims.claim(a_claim(name, name), lease=60)
+            await stores.claims.settle(a_claim(name).effect_key, name, state)
         await stores.close()
 
     asyncio.run(claim())
-    with pytest.raises(ConfigurationError, match="1 claims are running or in doubt"):
-        migrate.downgrade(empty_url, "base")
-    assert migrate.check(empty_url).problems == []
-    assert migrate.downgrade(empty_url, "base", force=True).revision is None
+    with pytest.raises(ConfigurationError, match=r"\(1 done, 1 running\).*twice.*--force"):
+        migrate.downgrade(empty_url, to)
+    status = migrate.check(empty_url)
+    assert (status.revision, status.problems) == (migrate.head(), []), "nothing has changed"
+    assert migrate.downgrade(empty_url, "0001").revision == "0001", "which drops no claim"
+    migrate.upgrade(empty_url)
+    assert migrate.downgrade(empty_url, to, force=True).revision is None
+
+
+def test_r11_claims_of_what_never_happened_keep_nothing(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+
+    async def claim() -> None:
+        stores = sql_stores(empty_url)
+        await stores.claims.claim(a_claim("failed", "a1"), lease=60)
+        await stores.claims.settle(a_claim("failed").effect_key, "a1", ClaimState.FAILED)
+        await stores.close()
+
+    asyncio.run(claim())
+    assert migrate.downgrade(empty_url, "base").revision is None
 
 
 def test_upgrading_twice_changes_nothing(empty_url: str) -> None:
@@ -210,12 +228,13 @@ def test_a_schema_of_its_own(server: PostgresServer) -> None:
     migrate.downgrade(url, "base", schema="ops", force=True)
 
 
-def test_the_upgrade_as_sql_builds_the_same(empty_url: str, tmp_path: Path) -> None:
-    script = migrate.upgrade_sql(empty_url)
+@pytest.mark.parametrize("ways", [["head"], ["0001", "0001:head"]], ids=["at once", "release by release"])
+def test_the_upgrade_as_sql_builds_the_same(empty_url: str, ways: list[str]) -> None:
     with connected(empty_url) as connection:
-        for statement in script.split(";\n"):
-            if statement.strip() and statement.strip() not in ("BEGIN", "COMMIT"):
-                connection.exec_driver_sql(statement.replace("%", "%%") if "postgresql" in empty_url else statement)
+        for way in ways:
+            for statement in migrate.upgrade_sql(empty_url, revision=way).split(";\n"):
+                if statement.strip() and statement.strip() not in ("BEGIN", "COMMIT"):
+                    connection.exec_driver_sql(statement.replace("%", "%%") if "postgresql" in empty_url else statement)
         connection.commit()
     status = migrate.check(empty_url)
     assert (status.revision, status.problems) == (migrate.head(), [])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from sqlalchemy import text
 
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.sql import Database, migrate, sql_stores
+from agent_hedge.stores.sql import sqlite as files
 from agent_hedge.stores.sql.claims import SqlClaims
 from agent_hedge.stores.sql.clock import HostClock, boot_id
 from agent_hedge.testing.suites.claims import a_claim
@@ -65,6 +69,71 @@ async def test_r20_another_applications_file_is_refused(tmp_path: Path) -> None:
         await sql_stores(f"sqlite:///{tmp_path}/app.db").open()
     with pytest.raises(ConfigurationError, match="another owner named runs"):
         migrate.upgrade(f"sqlite:///{tmp_path}/app.db")
+
+
+async def test_a_file_that_cannot_be_used_now_is_not_called_damaged(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads "restore it from a backup" may do so, and lose claims."""
+    monkeypatch.setattr(files, "BUSY_S", 0.01)
+    stores = sql_stores(sqlite_url)
+    with closing(sqlite3.connect(path_of(sqlite_url))) as other:
+        other.execute("PRAGMA locking_mode=EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailable, match=r"cannot be used \(SQLITE_BUSY\)"):
+            await stores.claims.claim(a_claim(), lease=60)
+    assert (await stores.claims.claim(a_claim(), lease=60)).attempt_id == "a1", "it needs no restart"
+    await stores.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may read and write everything")
+@pytest.mark.parametrize("forbidden", ["folder", "file", "both"])
+def test_what_may_not_be_read_or_written_is_said_in_one_line(sqlite_url: str, forbidden: str) -> None:
+    path = path_of(sqlite_url)
+    if forbidden == "folder":
+        path.unlink()
+    folder_mode, file_mode = {"folder": (0o555, 0), "file": (0o755, 0o000), "both": (0o555, 0o444)}[forbidden]
+    if path.exists():
+        path.chmod(file_mode)
+    path.parent.chmod(folder_mode)
+    as_anybody = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    program = (
+        "import asyncio, sys\n"
+        "from agent_hedge.errors import StoreUnavailable\n"
+        "from agent_hedge.stores.sql import sql_stores\n"
+        "from agent_hedge.testing.suites.claims import a_claim\n"
+        "async def main():\n"
+        "    await sql_stores(sys.argv[1]).claims.claim(a_claim(), lease=60)\n"
+        "try:\n"
+        "    asyncio.run(main())\n"
+        "except StoreUnavailable as error:\n"
+        "    print(error)\n"
+    )
+    try:
+        ran = subprocess.run(
+            [*as_anybody, sys.executable, "-c", program, sqlite_url], capture_output=True, text=True, check=False
+        )
+    finally:
+        path.parent.chmod(0o755)
+    assert ran.stderr == ""
+    assert "cannot be used" in ran.stdout
+    assert "damaged" not in ran.stdout
+    assert len(ran.stdout.splitlines()) == 1
+
+
+async def test_r20_a_directory_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is a directory"):
+        await sql_stores(f"sqlite:///{tmp_path}").open()
+
+
+def test_r20_an_upgrade_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot migrate"):
+        migrate.upgrade(f"sqlite:///{tmp_path}/new.db", revision="9999")
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        migrate.upgrade(f"sqlite:///{tmp_path}/{'x' * 250}.db")
+    assert names_in(tmp_path) == []
+    migrate.upgrade(f"sqlite:///{tmp_path}/new.db", revision="0001")
+    assert names_in(tmp_path) == ["new.db"]
 
 
 async def test_a_damaged_page_is_seen_at_the_start(sqlite_url: str) -> None:

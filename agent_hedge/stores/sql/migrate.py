@@ -79,19 +79,15 @@ def upgrade(store: Store, *, schema: str | None = None, revision: str = "head") 
     if url.get_backend_name() == "sqlite":
         path = sqlite_path(url)
         if not path.exists():
-            if revision == "head":
-                create_sqlite(path)
-            elif not path.parent.is_dir():
-                raise ConfigurationError(f"the directory {path.parent} of the SQLite store does not exist")
-        if path.exists():
-            files.examine(path)
+            create_sqlite(path, revision)
+        files.examine(path)
     return _command(store, schema, lambda connection: _upgrade(connection, schema, revision))
 
 
 def downgrade(store: Store, revision: str, *, schema: str | None = None, force: bool = False) -> Status:
     """Migrate back to `revision` (``base`` drops every table).
 
-    Dropping claims that run or are in doubt would let their effects happen again, so that needs `force`.
+    Without its claim an effect could happen again, so to drop the table of claims while it holds any needs `force`.
     """
     _must_exist(store)
     return _command(store, schema, lambda connection: _downgrade(connection, schema, revision, force))
@@ -104,7 +100,10 @@ def check(store: Store, *, schema: str | None = None) -> Status:
 
 
 def upgrade_sql(store: Store, *, schema: str | None = None, revision: str = "head") -> str:
-    """Return the statements of an upgrade from nothing, for review or for a database administrator to run."""
+    """Return the statements of an upgrade, for review or for a database administrator to run.
+
+    From nothing, or, where `revision` is ``FROM:TO``, from there.
+    """
     url = store_url(store)
     check_schema(schema, url)
     out = io.StringIO()
@@ -113,6 +112,8 @@ def upgrade_sql(store: Store, *, schema: str | None = None, revision: str = "hea
     config.attributes["dialect"] = url.get_backend_name()
     with _ALEMBIC:
         _alembic(command.upgrade, config, revision, sql=True)
+    if ":" in revision:
+        return out.getvalue()
     meta = _with_schema(store_meta, schema)
     for row in _birth_rows():
         insert = meta.insert().values(row)
@@ -137,13 +138,13 @@ def grants(role: str, *, schema: str | None = None) -> str:
     )
 
 
-def create_sqlite(path: Path) -> None:
+def create_sqlite(path: Path, revision: str = "head") -> None:
     """Create and migrate a new SQLite database under its final name in one step."""
-    files.give_birth(path, lambda draft: _fill(draft))
 
+    def fill(draft: Path) -> None:
+        _command(f"sqlite:///{draft}", None, lambda connection: _upgrade(connection, None, revision))
 
-def _fill(path: Path) -> None:
-    _command(f"sqlite:///{path}", None, lambda connection: _upgrade(connection, None, "head"))
+    files.give_birth(path, fill)
 
 
 def _must_exist(store: Store) -> None:
@@ -204,17 +205,22 @@ def _upgrade(connection: Connection, schema: str | None, revision: str) -> None:
 def _downgrade(connection: Connection, schema: str | None, revision: str, force: bool) -> None:
     if _revision(connection, schema) is None:
         raise ConfigurationError("the database holds no agent_hedge tables")
-    if revision == "base" and not force and inspect(connection).has_table("effect_claims", schema=schema):
-        claims = _with_schema(effect_claims, schema)
-        unresolved = connection.execute(
-            select(func.count()).select_from(claims).where(claims.c.state.in_(["running", "in_doubt"]))
-        ).scalar_one()
-        if unresolved:
-            raise ConfigurationError(
-                f"{unresolved} claims are running or in doubt; without them their effects could happen twice. "
-                "Resolve them (agent-hedge ledger list), or use --force"
-            )
+    kept = {} if force else _claims_by_state(connection, schema)
     _alembic(command.downgrade, _config(connection, schema), revision)
+    if kept and not inspect(connection).has_table(effect_claims.name, schema=schema):  # undone by the transaction
+        raise ConfigurationError(
+            f"this drops the claims of side effects ({', '.join(f'{n} {state}' for state, n in sorted(kept.items()))}); "
+            "without them an effect could happen twice. Look at them (agent-hedge ledger list), then use --force"
+        )
+
+
+def _claims_by_state(connection: Connection, schema: str | None) -> dict[str, int]:
+    """Return how many claims there are of each state but `failed`, whose effect is known not to have happened."""
+    if not inspect(connection).has_table(effect_claims.name, schema=schema):
+        return {}
+    claims = _with_schema(effect_claims, schema)
+    counted = select(claims.c.state, func.count()).where(claims.c.state != "failed").group_by(claims.c.state)
+    return {state: number for state, number in connection.execute(counted)}
 
 
 def _status(connection: Connection, url: Any, schema: str | None) -> Status:

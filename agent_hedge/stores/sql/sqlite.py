@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,8 @@ class FileIdentity:
 
     @classmethod
     def of(cls, path: Path) -> FileIdentity:
-        found = path.stat()
+        with as_store_errors(path):
+            found = path.stat()
         return cls(path, found.st_dev, found.st_ino)
 
     def check(self) -> None:
@@ -80,24 +81,47 @@ class FileIdentity:
 
 
 def examine(path: Path) -> None:
-    """Raise when a file is no SQLite database (`ConfigurationError`) or a damaged one (`StoreUnavailable`).
+    """Raise when a file is no SQLite database (`ConfigurationError`), or damaged, or cannot be used now
+    (`StoreUnavailable`).
 
     Writes into a damaged file can succeed for a long time: only a check sees it.
     """
-    with path.open("rb") as file:
+    if path.is_dir():
+        raise ConfigurationError(f"{path} is a directory, not an SQLite database")
+    with as_store_errors(path), path.open("rb") as file:
         head = file.read(16)
     if head and head != b"SQLite format 3\0":
         raise ConfigurationError(f"{path} is not an SQLite database")
-    problem = "it cannot be read"
     try:
         with closing(
             sqlite3.connect(f"file:{path}?mode=rw".replace("#", "%23"), uri=True, timeout=BUSY_S)
         ) as connection:
-            (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        problem = "" if found == "ok" else _DAMAGED[0]
     except sqlite3.Error as error:
         problem = getattr(error, "sqlite_errorname", "") or type(error).__name__
-    if problem != "ok":
+    if problem.startswith(_DAMAGED):
         raise StoreUnavailable(f"The database file {path.name} is damaged; restore it from a backup.")
+    if problem:
+        raise StoreUnavailable(
+            f"The database file {path.name} cannot be used ({problem}): it and its directory must be writable, and "
+            f"no other program may keep it locked."
+        )
+
+
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+@contextmanager
+def as_store_errors(path: Path) -> Iterator[None]:
+    """Raise what the operating system says of a path as `StoreUnavailable`."""
+    try:
+        yield
+    except OSError as error:
+        failure = error.strerror or type(error).__name__
+    else:
+        return
+    raise StoreUnavailable(f"The database file {path} cannot be used: {failure}.")
 
 
 def give_birth(path: Path, fill: Callable[[Path], None]) -> None:
@@ -108,6 +132,8 @@ def give_birth(path: Path, fill: Callable[[Path], None]) -> None:
     if not path.parent.is_dir():
         raise ConfigurationError(f"the directory {path.parent} of the SQLite store does not exist")
     draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}")
+    with as_store_errors(path):
+        draft.touch(exist_ok=False)  # what forbids it is said here in words, and by no driver's thread
     try:
         fill(draft)
         try:
