@@ -43,6 +43,8 @@ from agent_hedge.tools.effect import tool_effect
 WIRINGS = ("guard_tools", "guard_tool_call", "tool_node", "middleware")
 LEASE_S = 0.2
 """Short, so that a dead owner is soon known to be dead."""
+HUNG_S = 1800.0
+"""Real seconds after which a process counts as hung; the longest takes 20."""
 SPAWN = get_context("forkserver")
 SPAWN.set_forkserver_preload(
     [
@@ -289,7 +291,7 @@ def in_a_process(work: Callable[..., str], *args: Any) -> str:
     process.start()
     theirs.close()
     try:
-        return str(ours.recv()) if ours.poll(120) else "hung"
+        return str(ours.recv()) if ours.poll(HUNG_S) else "hung"
     except EOFError:
         return "killed"
     finally:

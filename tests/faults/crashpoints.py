@@ -62,7 +62,7 @@ def pay_once(store: str, world: str, effect: str, point: str, run: str, asynchro
     call = {"type": "tool_call", "id": "call-1", "name": "pay", "args": {"amount": 5}}
     if here == "P0":
         die()
-    with hedger.run(key=run, deadline=10.0):
+    with hedger.run(key=run, deadline=600.0):
         try:
             answer = asyncio.run(guarded.ainvoke(call)) if asynchronous else guarded.invoke(call)
         except EffectInDoubt as doubt:
