@@ -205,22 +205,22 @@ def _upgrade(connection: Connection, schema: str | None, revision: str) -> None:
 def _downgrade(connection: Connection, schema: str | None, revision: str, force: bool) -> None:
     if _revision(connection, schema) is None:
         raise ConfigurationError("the database holds no agent_hedge tables")
-    kept = {} if force else _claims_by_state(connection, schema)
+    kept = [] if force else _claims_kept(connection, schema)
     _alembic(command.downgrade, _config(connection, schema), revision)
     if kept and not inspect(connection).has_table(effect_claims.name, schema=schema):  # undone by the transaction
         raise ConfigurationError(
-            f"this drops the claims of side effects ({', '.join(f'{n} {state}' for state, n in sorted(kept.items()))}); "
+            f"this drops the claims of side effects ({', '.join(kept)}); "
             "without them an effect could happen twice. Look at them (agent-hedge ledger list), then use --force"
         )
 
 
-def _claims_by_state(connection: Connection, schema: str | None) -> dict[str, int]:
-    """Return how many claims there are of each state but `failed`, whose effect is known not to have happened."""
+def _claims_kept(connection: Connection, schema: str | None) -> list[str]:
+    """Count the claims of each state but `failed`, whose effect is known not to have happened: ``3 done``..."""
     if not inspect(connection).has_table(effect_claims.name, schema=schema):
-        return {}
+        return []
     claims = _with_schema(effect_claims, schema)
     counted = select(claims.c.state, func.count()).where(claims.c.state != "failed").group_by(claims.c.state)
-    return {state: number for state, number in connection.execute(counted)}
+    return [f"{number} {state}" for state, number in connection.execute(counted.order_by(claims.c.state))]
 
 
 def _status(connection: Connection, url: Any, schema: str | None) -> Status:
