@@ -14,6 +14,9 @@ hypothesis.settings.register_profile(  # no wall clock judges a test: on a busy 
 )
 hypothesis.settings.load_profile("agent_hedge")
 
+HUNG_S = 60.0
+"""Real seconds after which what a test waits for counts as hung, on any machine."""
+
 pytest_plugins = ["pytester"]
 
 if "agent_hedge" not in entry_points(group="pytest11").names:
@@ -25,6 +28,23 @@ def _ctrl_c() -> None:
     """A shell starts what it runs in the background deaf to Ctrl-C, and so would be the programs that tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def unhurried() -> None:
+    """Have this process give up only what hangs: a store that a busy machine keeps waiting is no lost store.
+
+    Tests of a time-out set their own, and only where nothing can come.
+    """
+    from agent_hedge.engine import runbook
+    from agent_hedge.hedger import shared
+    from agent_hedge.stores.sql import engine
+
+    engine.TIMEOUT_S = shared.SETTLE_S = runbook.PATIENCE_S = HUNG_S
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unhurried() -> None:
+    unhurried()
 
 
 @pytest.fixture(scope="session", autouse=True)

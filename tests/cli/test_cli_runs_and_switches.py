@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from agent_hedge import Fixed, FleetBudget, Hedger
+from agent_hedge import FleetBudget, Hedger
 from agent_hedge.cli.__main__ import app
 from agent_hedge.core.step import StepKey
 from agent_hedge.stores.sql import migrate
 from tests.engine.kit import AMPLE
-from tests.runs.kit import slow_once, until_heard
+from tests.runs.kit import OnceGranted, Yielding, slow_once, until_heard
+
+DEADLINE_S = 600.0
+"""Far longer than a test takes on any machine."""
 
 
 @pytest.fixture
@@ -86,19 +89,24 @@ def test_runs_are_listed_and_shown(url: str) -> None:
     asyncio.run(main())
     (found,) = rows("runs", "list", store=url)
     assert (found["key"], found["generation"], found["state"], found["extra_attempts"]) == ("trip", 0, "paused", 2)
-    assert found["left_s"] == pytest.approx(30.0, abs=1.0)
+    assert 0.0 < found["left_s"] <= 30.0
     assert rows("runs", "show", "trip", store=url)[0]["granted"] == 0, "what was not spent went back"
     assert "trip" in run("runs", "show", "trip", store=url).stdout
 
 
+async def at_once() -> None:
+    """Answer in the first turn of the loop."""
+
+
 def test_runs_explain_says_why_each_step_was_or_was_not_hedged(url: str, tmp_path: Path) -> None:
     async def main() -> None:
-        budget = FleetBudget(**AMPLE)  # type: ignore[arg-type]
-        async with Hedger(url, policy=Fixed(0.05, attempts=2), budget=budget) as opened:
+        budget, yielding = FleetBudget(**AMPLE), Yielding()  # type: ignore[arg-type]
+        async with Hedger(url, policy=OnceGranted(0.05), budget=budget, observers=[yielding]) as opened:
             await until_heard(opened)
-            async with opened.run(key="trip", deadline=30.0, extra_attempts=1):
-                for seconds in (0.0, 0.3, 0.3):
-                    await slow_once(opened, seconds, hedge=0.0)()
+            async with opened.run(key="trip", deadline=DEADLINE_S, extra_attempts=1):
+                await slow_once(opened, at_once)()  # no hedge can be due before it has answered
+                for _ in range(2):
+                    await slow_once(opened, yielding, hedge=0.0)()
 
     asyncio.run(main())
     quick, hedged, refused = rows("runs", "explain", "trip", store=url)
@@ -107,12 +115,12 @@ def test_runs_explain_says_why_each_step_was_or_was_not_hedged(url: str, tmp_pat
     assert (refused["decision"], refused["reason"]) == ("refused", "run_budget")
     assert hedged["due_after_s"] == pytest.approx(0.05)
     assert hedged["hedged_after_s"] >= 0.05
-    assert 29.0 < hedged["slack_s"] < 30.0
+    assert DEADLINE_S / 2 < hedged["slack_s"] < DEADLINE_S
     assert quick["at_s"] == 0.0 < hedged["at_s"] < refused["at_s"]
     said = run("runs", "explain", "trip", store=url).stdout.strip().splitlines()
     assert said[0] == "run trip, generation 0: 3 steps recorded, 1 hedges (its purse holds 1)"
     assert re.search(r" 1 +\+0\.000 s  step: not hedged, due only after 0\.050 s; a answered .*\[.* s left\]$", said[1])
-    assert re.search(r" 2 +\+.*  step: hedged after 0\.\d+ s; b answered after 0\.\d+ s \[", said[2])
+    assert re.search(r" 2 +\+.*  step: hedged after \d\.\d+ s; b answered after \d\.\d+ s \[", said[2])
     assert re.search(r" 3 +\+.*  step: not hedged, due after 0\.050 s but refused: run_budget; b answered", said[3])
     assert len(said) == 4
 
@@ -129,7 +137,7 @@ def test_runs_explain_names_the_plan_its_slack_and_its_price(url: str) -> None:
                 for number in range(2_500):
                     seconds = 5.0 if number % 25 == 0 else 0.1 + number % 7 / 100
                     opened.book.record(StepKey(node="step"), target, seconds, asyncio.get_running_loop().time())
-            async with opened.run(key="planned", deadline=60.0, steps=2):
+            async with opened.run(key="planned", deadline=DEADLINE_S, steps=2):
                 await step()
                 assert opened.planner is not None
                 while not any(plan.table for plan in opened.planner._plans.values()):  # noqa: ASYNC110  # another thread
@@ -139,7 +147,7 @@ def test_runs_explain_names_the_plan_its_slack_and_its_price(url: str) -> None:
     asyncio.run(main())
     unplanned, planned = rows("runs", "explain", "planned", store=url)
     assert (unplanned["price"], unplanned["d0_s"]) == (None, None), "the table was not built yet"
-    assert 30.0 < planned["slack_s"] < 60.0
+    assert DEADLINE_S / 2 < planned["slack_s"] < DEADLINE_S
     assert planned["price"] > 0
     assert planned["d0_s"] == pytest.approx(0.25, abs=0.1)
     said = run("runs", "explain", "planned", store=url).stdout.strip().splitlines()

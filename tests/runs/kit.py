@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from agent_hedge import Effect, Hedger, current_attempt
+from agent_hedge import Effect, Fixed, Hedger, current_attempt, current_run
+from agent_hedge.core.events import AttemptRefused, AttemptStarted, Event
+from agent_hedge.core.ports import RaceView
 from agent_hedge.core.scope import Run
 from agent_hedge.core.stores import RunRow
 from agent_hedge.engine.runbook import AtOnce, Record, Runbook
@@ -64,13 +68,53 @@ class Process:
         AtOnce().start(self.book.flush)
 
 
-def slow_once(opened: Hedger, seconds: float = 60.0, *, hedge: float = 0.5) -> Callable[[], Coroutine[Any, Any, str]]:
-    """Return a step whose primary takes so many seconds, and its hedges `hedge`."""
+class Yielding:
+    """An observer, and what a primary waits for: that its step may not hedge. Where it may, the hedge wins.
+
+    So what is hedged is decided by what a step may do, and not by how fast the machine is.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[str, str] = {}
+        self._refused: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, AttemptStarted):
+            self._steps[event.attempt.id] = event.step_id
+        elif isinstance(event, AttemptRefused):
+            self._refused[event.step_id].set()
+
+    async def __call__(self) -> None:
+        active = current_attempt()
+        assert active is not None
+        await self._refused[self._steps[active.attempt.id]].wait()
+
+
+class OnceGranted(Fixed):
+    """Arms no trigger before the store has answered what the step has asked it for: in real time it answers soon, or
+    late."""
+
+    def next_launch_at(self, view: RaceView) -> float | None:
+        run = current_run()
+        assert run is not None
+        assert isinstance(run.record, Record)
+        while run.record._holding.asking:
+            time.sleep(0.001)
+        return super().next_launch_at(view)
+
+
+def slow_once(
+    opened: Hedger, seconds: float | Callable[[], Awaitable[None]] = 60.0, *, hedge: float = 0.5
+) -> Callable[[], Coroutine[Any, Any, str]]:
+    """Return a step whose primary takes so many seconds (or waits for something), and its hedges `hedge`."""
 
     async def call() -> str:
         active = current_attempt()
         assert active is not None
-        await asyncio.sleep(seconds if active.number == 0 else hedge)
+        if active.number == 0 and callable(seconds):
+            await seconds()
+        else:
+            await asyncio.sleep(seconds if active.number == 0 else hedge)  # type: ignore[arg-type]
         return f"from {active.number}"
 
     wrapped: Callable[[], Coroutine[Any, Any, str]] = opened.wrap(
@@ -85,4 +129,4 @@ async def until_heard(opened: Hedger) -> None:
         await asyncio.sleep(0.005)
 
 
-__all__ = ["Process", "World", "hedger", "slow_once", "until_heard"]
+__all__ = ["OnceGranted", "Process", "World", "Yielding", "hedger", "slow_once", "until_heard"]

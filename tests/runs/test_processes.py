@@ -6,8 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,9 @@ import pytest
 
 from agent_hedge.core.stores import RunRow
 from agent_hedge.stores.sql import sql_stores
+
+DEADLINE_S = 600.0
+"""Far longer than a test takes on any machine."""
 
 
 class Worker:
@@ -64,6 +68,12 @@ def key() -> str:
     return f"run-{uuid.uuid4()}"
 
 
+def stopwatch() -> Callable[[], float]:
+    """Return what tells the seconds since now."""
+    started = time.monotonic()
+    return lambda: time.monotonic() - started
+
+
 def stored(url: str, key: str) -> RunRow:
     async def load() -> RunRow | None:
         stores = sql_stores(url, create=False)
@@ -78,11 +88,11 @@ def stored(url: str, key: str) -> RunRow:
 
 
 def test_r12_r13_killed_in_the_middle_and_gone_on_with_in_a_new_process(store_url: str, key: str) -> None:
-    settings = {"store": store_url, "key": key, "deadline": 60.0, "extra_attempts": 10}
+    settings = {"store": store_url, "key": key, "deadline": DEADLINE_S, "extra_attempts": 10}
     with working(**settings) as first, working(**settings) as second:
         begun = first.ask("enter")
         assert begun["generation"] == 0
-        assert 50.0 < begun["remaining"] <= 60.0
+        assert DEADLINE_S / 2 < begun["remaining"] <= DEADLINE_S
         assert first.ask("hedge 4")["hedges"] == 4
         first.kill()
         resumed = second.ask("enter")
@@ -98,7 +108,7 @@ def test_r12_r13_killed_in_the_middle_and_gone_on_with_in_a_new_process(store_ur
 
 def test_r13_two_processes_share_one_budget(store_url: str, key: str) -> None:
     """E4: all of it can be used, and each process gets some, however early the other one came."""
-    settings = {"store": store_url, "key": key, "deadline": 60.0, "extra_attempts": 7}
+    settings = {"store": store_url, "key": key, "deadline": DEADLINE_S, "extra_attempts": 7}
     with working(**settings) as first, working(**settings) as second:
         assert first.ask("enter")["generation"] == 0
         assert first.ask("hedge 1")["hedges"] == 1
@@ -117,7 +127,7 @@ def test_r13_two_processes_share_one_budget(store_url: str, key: str) -> None:
 
 @pytest.mark.parametrize("store_url", ["psycopg"], indirect=True)
 def test_r13_ten_branches_of_one_process_get_three_and_the_other_process_none(store_url: str, key: str) -> None:
-    settings = {"store": store_url, "key": key, "deadline": 60.0, "extra_attempts": 3}
+    settings = {"store": store_url, "key": key, "deadline": DEADLINE_S, "extra_attempts": 3}
     with working(**settings) as first, working(**settings) as second:
         first.ask("enter")
         assert first.ask("fan 10")["hedges"] == 3
@@ -130,7 +140,7 @@ def test_r13_ten_branches_of_one_process_get_three_and_the_other_process_none(st
 )
 def test_r13_two_processes_share_the_caps_of_a_run(store_url: str, key: str, cap: str, unit: float) -> None:
     """E4: never exceeded, and what a killed process held is forfeited: at most the prompts of its open steps."""
-    settings = {"store": store_url, "key": key, "deadline": 60.0, "extra_attempts": 50, cap: 5 * unit}
+    settings = {"store": store_url, "key": key, "deadline": DEADLINE_S, "extra_attempts": 50, cap: 5 * unit}
     with working(**settings) as first, working(**settings) as second:
         first.ask("enter")
         second.ask("enter")
@@ -147,17 +157,21 @@ def test_r13_two_processes_share_the_caps_of_a_run(store_url: str, key: str, cap
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_r12_what_was_left_when_a_scope_was_left_is_there_in_the_next_process(store_url: str, key: str) -> None:
     with (
-        working(store=store_url, key=key, deadline=60.0, extra_attempts=2) as first,
+        working(store=store_url, key=key, deadline=DEADLINE_S, extra_attempts=2) as first,
         working(store=store_url, key=key, resume=True) as second,
     ):
         first.ask("enter")
+        passed = stopwatch()
         at_the_end = first.ask("hedge 1")
         first.ask("leave")
         row = stored(store_url, key)
-        assert row.remaining == pytest.approx(at_the_end["remaining"], abs=0.5)
+        assert row.remaining is not None
+        assert at_the_end["remaining"] - passed() < row.remaining < at_the_end["remaining"]
         assert (row.state, row.deadline_epoch, row.steps) == ("paused", None, 1)
         assert (row.hedges_used, row.hedges_granted) == (1, 1)
-        assert second.ask("enter")["remaining"] == pytest.approx(row.remaining, abs=0.5)
+        passed = stopwatch()
+        remaining = second.ask("enter")["remaining"]
+        assert row.remaining - passed() < remaining <= row.remaining
         assert second.ask("hedge 3")["hedges"] == 1
         report = second.ask("look")
         assert (report["steps"], report["extra_attempts_used"], report["extra_attempts"]) == (4, 2, 2)

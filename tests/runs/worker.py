@@ -2,7 +2,8 @@
 
 It prints one JSON line after each line it reads from its standard input: ``enter`` the run, ``hedge N`` (N steps that
 hedge, one after another), ``ask N`` (the same of a model, with prompts of a thousand tokens at a cent), ``fan N`` (N
-steps at once), ``look``, ``leave``. Killed, it leaves nothing behind but what is stored.
+steps at once), ``look``, ``leave``. Killed, it leaves nothing behind but what is stored. Where a step may not hedge its
+primary answers at once, else never.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ from typing import Any
 
 from langchain_core.messages import HumanMessage
 
-from agent_hedge import Fixed, FleetBudget, Hedger, Target
+from agent_hedge import FleetBudget, Hedger, Target
 from agent_hedge.core.scope import Run
 from agent_hedge.errors import DeadlineExceeded
+from tests.conftest import unhurried
 from tests.engine.kit import AMPLE
-from tests.runs.kit import slow_once, until_heard
+from tests.runs.kit import OnceGranted, Yielding, slow_once, until_heard
 from tests.runs.test_langgraph import Slow
 
 
 async def main(settings: dict[str, Any]) -> None:
-    budget = FleetBudget(**AMPLE)  # type: ignore[arg-type]
-    opened = Hedger(settings.pop("store"), policy=Fixed(0.1, attempts=2), budget=budget, accounting="off")
-    step = slow_once(opened, 0.3, hedge=0.01)
-    places = [Target(name, Slow(seconds=0.3), price={"input": 10.0}) for name in ("a", "b")]
+    unhurried()
+    budget, yielding = FleetBudget(**AMPLE), Yielding()  # type: ignore[arg-type]
+    store = settings.pop("store")
+    opened = Hedger(store, policy=OnceGranted(0.05), budget=budget, observers=[yielding], accounting="off")
+    step = slow_once(opened, yielding, hedge=0.01)
+    places = [Target(name, Slow(seconds=yielding), price={"input": 10.0}) for name in ("a", "b")]
     model = opened.chat_model(*places, family="scripted")
     loop = asyncio.get_running_loop()
     await until_heard(opened)
