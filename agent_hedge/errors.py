@@ -6,7 +6,8 @@ gets the primary's own exception, caused by `AllAttemptsFailed`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 
@@ -35,6 +36,10 @@ class DeadlineExceeded(HedgeError, TimeoutError):
         self.elapsed = elapsed
         self.running = tuple(running)
 
+    def __reduce__(self) -> tuple[Callable[[], DeadlineExceeded], tuple[()], dict[str, Any]]:
+        """Copy and pickle it (for a pool of processes) by its numbers: they are not among its `args`."""
+        return partial(type(self), elapsed=self.elapsed, running=self.running), (), vars(self)
+
 
 class NotDispatched(HedgeError):
     """No attempt could be dispatched: no place to go, or every place refused."""
@@ -58,7 +63,11 @@ class AllAttemptsFailed(ExceptionGroup[Exception], HedgeError):
         return super().__new__(cls, f"all {len(errors)} attempts failed", errors)
 
     def __init__(self, errors: Sequence[Exception]) -> None:
-        Exception.__init__(self)
+        Exception.__init__(self, self.message, self.exceptions)
+
+    def __reduce__(self) -> tuple[type[AllAttemptsFailed], tuple[Sequence[Exception]], dict[str, Any]]:
+        """Copy and pickle it by its errors."""
+        return type(self), (self.exceptions,), vars(self)
 
     def derive(self, excs: Sequence[Exception]) -> AllAttemptsFailed:  # type: ignore[override]
         return AllAttemptsFailed(excs)
@@ -73,6 +82,11 @@ class EffectInDoubt(HedgeError):
 
     Attributes: `key` (SHA-256 hex), `tool`, `owner`, `age` in seconds.
     """
+
+    key: str
+    tool: str
+    owner: str
+    age: float
 
 
 class EffectStillRunning(EffectInDoubt, TimeoutError):
