@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from agent_hedge.core.scope import attempt_scope
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectBarred
 from agent_hedge.tools.fence import pass_fence
+from agent_hedge.tools.keys import plain_text
 
 __all__ = ["Effect", "EffectSpec", "effect_spec", "namespace_of", "tool_effect", "worst"]
 
@@ -48,9 +48,10 @@ def worst(*effects: Effect) -> Effect:
 class EffectSpec:
     """What is declared of a tool.
 
-    `effect` holds where no rule says otherwise. `rules`: argument -> value -> effect. `retention` in seconds: how long
-    the other side remembers an idempotency key. `key_param`: the parameter that takes the key. `not_started`: errors
-    that prove that nothing happened. `verify`: settles "it happened" for a claim in doubt.
+    `effect` holds where no rule says otherwise. `rules`: argument -> value -> effect. `key`: a parameter, or a function
+    of those it names. `retention` in seconds: how long the other side remembers an idempotency key. `key_param`: the
+    parameter that takes the key. `not_started`: errors that prove that nothing happened. `verify`: settles "it
+    happened" for a claim in doubt.
     """
 
     effect: Effect = Effect.UNKNOWN
@@ -104,8 +105,13 @@ class EffectSpec:
             return Effect.ONCE
         if not self.rules:
             return self.effect
-        words = {name: _word(arguments.get(name)) for name in self.rules}
-        return worst(*(cases.get(words[name] or "", self.effect) for name, cases in self.rules.items()))
+        return worst(*(self._by_rule(cases, arguments.get(name)) for name, cases in self.rules.items()))
+
+    def _by_rule(self, cases: Mapping[str, Effect], value: object) -> Effect:
+        if value is None:
+            return self.effect
+        word = _word(value)
+        return self.static if word is None else cases.get(word, self.effect)  # what no rule can name may be anything
 
     def key_of(self, arguments: Mapping[str, Any]) -> str | None:
         """Return the declared effect key of a call as text, or None where no `key` is declared.
@@ -114,10 +120,10 @@ class EffectSpec:
         """
         if self.key is None:
             return None
-        value = self.key(**arguments) if callable(self.key) else arguments.get(self.key)
+        value = self.key(**fitting(self.key, arguments)) if callable(self.key) else arguments.get(self.key)
         if value is None or value == "":
             raise EffectBarred("The effect key of this tool is missing from its arguments.")
-        return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        return value if isinstance(value, str) else plain_text(value)
 
     def settings(self) -> dict[str, Any]:
         """Return what can be stored of it, beside the effect and its rules (a callable key cannot)."""
@@ -173,12 +179,14 @@ def attach(tool: T, spec: EffectSpec) -> T:
         raise ConfigurationError("this tool already carries another declaration of its effect")
     if isinstance(tool, staticmethod | classmethod):
         return cast("T", type(tool)(attach(tool.__func__, spec)))
+    if isinstance(tool, functools.partial):
+        return cast("T", functools.partial(attach(tool.func, spec), *tool.args, **tool.keywords))
     if inspect.isfunction(tool):
-        _check_parameters(tool, spec)
+        check_parameters(tool, spec)
         return cast("T", _at_the_door(tool, spec))
     bodies = {part: body for part in _BODIES if inspect.isfunction(body := getattr(tool, part, None))}
     for body in bodies.values():
-        _check_parameters(body, spec)
+        check_parameters(body, spec)
     try:
         object.__setattr__(tool, _SPEC, spec)
     except (AttributeError, TypeError):
@@ -268,6 +276,17 @@ def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     return found
 
 
+def fitting(function: Callable[..., Any], arguments: Mapping[str, Any], *, after: int = 0) -> dict[str, Any]:
+    """Return those of the arguments that a function names after its first `after` parameters (all if it takes any)."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[after:]
+    except (TypeError, ValueError):
+        return {}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return dict(arguments)
+    return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
+
+
 def _at_the_door(function: Callable[..., Any], spec: EffectSpec) -> Callable[..., Any]:
     wrapper: Callable[..., Any]
     if inspect.iscoroutinefunction(function):
@@ -295,13 +314,26 @@ def _at_the_door(function: Callable[..., Any], spec: EffectSpec) -> Callable[...
 # --- checks
 
 
-def _check_parameters(function: Callable[..., Any], spec: EffectSpec) -> None:
+def check_parameters(function: Callable[..., Any], spec: EffectSpec) -> None:
+    """Raise `ConfigurationError` where a declaration names parameters that the function does not have."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    named = [*spec.rules, *([spec.key] if isinstance(spec.key, str) else []), *filter(None, [spec.key_param])]
+    named = [*spec.rules, *_needed(spec.key), *filter(None, [spec.key_param])]
     if missing := sorted({name for name in named if name not in parameters}):
         raise ConfigurationError(f"{function.__qualname__} has no parameter {', '.join(missing)}")
+
+
+def _needed(key: Key | None) -> list[str]:
+    """Return the arguments that make the effect key."""
+    if key is None or isinstance(key, str):
+        return [key] if key else []
+    try:
+        parameters = inspect.signature(key).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.kind not in free and one.default is one.empty]
 
 
 def _effect(value: object) -> Effect:
@@ -320,10 +352,12 @@ def _rules(value: object) -> dict[str, dict[str, Effect]]:
         check_text(name, "an argument of rules", NAME_LIMIT, empty=False)
         if not isinstance(cases, Mapping) or not cases:
             raise ConfigurationError(f"rules[{name!r}] maps values to effects")
-        for case in cases:
-            if _word(case) is None:
+        rules[name] = {}
+        for case, effect in cases.items():
+            if (word := _word(case)) is None:
                 raise ConfigurationError(f"rules[{name!r}] looks at texts, numbers and truth values only")
-        rules[name] = {cast("str", _word(case)): _effect(effect) for case, effect in cases.items()}
+            if rules[name].setdefault(word, _effect(effect)) is not _effect(effect):
+                raise ConfigurationError(f"rules[{name!r}] says two things of {word!r}")
     return rules
 
 
@@ -335,6 +369,8 @@ def _word(value: object) -> str | None:
         return "true" if value else "false"
     if isinstance(value, str):
         return value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a model may write 1 as 1.0
     return repr(value) if isinstance(value, int | float) else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_hedge.core.checks import check_digest
 from agent_hedge.core.stores import EffectRow
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools.effect import EffectSpec
@@ -76,10 +77,11 @@ def _row(one: object) -> EffectRow:
     own = {name: one.get(name, "") for name in _OWN}
     if not all(isinstance(value, str) for value in own.values()):
         raise ConfigurationError("namespace, name, note and schema_hash are texts")
-    try:
-        spec = EffectSpec(**{str(name): value for name, value in one.items() if name not in _OWN})
-    except TypeError:
-        raise ConfigurationError(f"no such setting among {', '.join(sorted(map(str, one)))}") from None
+    if own["schema_hash"]:
+        check_digest(own["schema_hash"], "schema_hash")
+    if unknown := set(one) - _OWN - set(EffectSpec.__dataclass_fields__):
+        raise ConfigurationError(f"no such setting of a tool: {', '.join(sorted(map(str, unknown)))}")
+    spec = EffectSpec(**{name: value for name, value in one.items() if name not in _OWN})
     row = row_of(spec, own["namespace"], own["name"], OPERATOR, own["schema_hash"], own["note"])
     spec_of(row)
     return row

@@ -18,6 +18,7 @@ from agent_hedge.errors import EffectBarred, EffectInDoubt, EffectStillRunning, 
 from agent_hedge.tools.answers import Answer
 from agent_hedge.tools.calls import Call, Permit, Replay
 from agent_hedge.tools.crossing import cross, start
+from agent_hedge.tools.effect import fitting
 from agent_hedge.tools.ledger import Ledger
 
 T = TypeVar("T")
@@ -202,14 +203,7 @@ def _verdict(call: Call, doubt: EffectInDoubt, arguments: Mapping[str, Any]) -> 
     verify, claim = call.spec.verify, getattr(doubt, "claim", None)
     if verify is None or claim is None:
         return None
-    try:
-        wanted = inspect.signature(verify).parameters
-    except (TypeError, ValueError):
-        return verify(claim)
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in wanted.values()):
-        return verify(claim, **arguments)
-    named = list(wanted)[1:]
-    return verify(claim, **{name: arguments[name] for name in named if name in arguments})
+    return verify(claim, **fitting(verify, arguments, after=1))
 
 
 def _happened(verdict: object) -> bool:

@@ -93,13 +93,14 @@ def _tightens(server: EffectRow, spec: EffectSpec) -> bool:
 def standing(before: EffectRow | None, now: EffectRow) -> EffectRow:
     """Return what stands of a server's word when it speaks again and nobody has accepted a change.
 
-    With another schema the first word stays pinned (and is stale); with a looser effect the tighter one stays.
+    With another schema the first word stays pinned (and is stale); with a looser effect the tighter one stays. A word
+    without a schema takes no pin away.
     """
     if before is None:
         return now
     if drifted(before.schema_hash, now.schema_hash):
         return before
-    return replace(now, effect=worst(before.effect, now.effect))
+    return replace(now, effect=worst(before.effect, now.effect), schema_hash=now.schema_hash or before.schema_hash)
 
 
 def drifted(pinned: str, seen: str) -> bool:

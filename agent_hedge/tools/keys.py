@@ -27,6 +27,11 @@ def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
     return _digest([tool, _plain(arguments)])
 
 
+def plain_text(value: object) -> str:
+    """Return a value as text that is the same in every process."""
+    return json.dumps(_plain(value), sort_keys=True)
+
+
 def _digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

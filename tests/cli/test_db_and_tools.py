@@ -190,6 +190,8 @@ def test_export_and_apply(url: str, tmp_path: Path) -> None:
         '{"format": 1, "tools": [{"name": "a", "effect": "once"}, {"name": "a", "effect": "once"}]}',
         '{"format": 1, "tools": [{"name": 7, "effect": "once"}]}',
         '{"format": 1, "tools": [{"name": "\\u0000", "effect": "once"}]}',
+        '{"format": 1, "tools": [{"name": "a", "effect": "once", "schema_hash": "abc"}]}',
+        '{"format": 1, "tools": [{"name": "a", "effect": "once", "rules": {"n": {"1": "once", "1.0": 1}}}]}',
     ],
 )
 def test_r20_a_file_that_makes_no_sense_changes_nothing(url: str, tmp_path: Path, content: str) -> None:
@@ -197,5 +199,7 @@ def test_r20_a_file_that_makes_no_sense_changes_nothing(url: str, tmp_path: Path
     file.write_text(content)
     result = run("tools", "apply", str(file), store=url, code=2)
     assert len(result.stderr.strip().splitlines()) == 1
+    if "colour" in content:
+        assert result.stderr == "agent-hedge: tool 1: no such setting of a tool: colour\n"
     assert as_json("tools", "list", store=url) == []
     run("tools", "apply", str(tmp_path / "missing.json"), store=url, code=2)

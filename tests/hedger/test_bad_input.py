@@ -48,6 +48,13 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "run: priority": (lambda: Hedger().run(priority="urgent"), "priority.*'urgent'"),
     "run: key": (lambda: Hedger().run(key=7), "key"),  # type: ignore[arg-type]
     "run: key with a NUL": (lambda: Hedger().run(key="a\0b"), "key"),
+    "guard: one tool": (lambda: Hedger().guard_tools(work), "list of tools and functions, not a function"),  # type: ignore[arg-type]
+    "guard: a name": (lambda: Hedger().guard_tools("pay"), "list of tools and functions, not a str"),  # type: ignore[arg-type]
+    "guard: nothing": (lambda: Hedger().guard_tools(None), "list of tools and functions, not a NoneType"),  # type: ignore[arg-type]
+    "guard: a number": (lambda: Hedger().guard_tools([5]), "a int cannot be guarded"),  # type: ignore[list-item]
+    "guard: a server-side tool": (lambda: Hedger().guard_tools([{"type": "web_search"}]), "a dict cannot be guarded"),  # type: ignore[list-item]
+    "once: no function": (lambda: Hedger().once(5), "not a int"),  # type: ignore[call-overload]
+    "once: no such parameter": (lambda: Hedger().once(work, key="order"), "work has no parameter order"),
     "unknown scheme": (lambda: Hedger("redis://host"), "'redis'"),
     "no scheme": (lambda: Hedger("store.db"), "'store.db'"),
     "no URL": (lambda: Hedger(5), "store.*5"),  # type: ignore[arg-type]

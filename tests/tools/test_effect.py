@@ -143,6 +143,26 @@ def test_rules_count_by_their_worst_and_at_call_time_by_the_argument() -> None:
     assert spec.effect_for({}) is Effect.ONCE
 
 
+def test_r09_an_argument_that_no_rule_can_name_counts_by_the_worst_rule() -> None:
+    spec = EffectSpec(effect=Effect.READ_ONLY, rules={"mode": {"write": Effect.ONCE, "1": Effect.KEYED}})
+    assert (
+        spec.effect_for({"mode": "read"}) is spec.effect_for({"mode": None}) is spec.effect_for({}) is Effect.READ_ONLY
+    )
+    for mode in (["write"], {"write": 1}, b"write", ("read",), object()):
+        assert spec.effect_for({"mode": mode}) is Effect.ONCE
+    for one in (1, 1.0, "1"):
+        assert spec.effect_for({"mode": one}) is Effect.KEYED
+    assert spec.effect_for({"mode": 1.5}) is Effect.READ_ONLY
+
+
+def test_r20_rules_that_say_two_things_of_one_value_are_refused() -> None:
+    given: Any = {"n": {1: Effect.ONCE, "1": Effect.READ_ONLY}}
+    with pytest.raises(ConfigurationError, match=r"rules\['n'\] says two things of '1'"):
+        EffectSpec(effect=Effect.ONCE, rules=given)
+    agreed: Any = {"n": {1: Effect.ONCE, "1": "once"}}
+    assert EffectSpec(effect=Effect.READ_ONLY, rules=agreed).rules == {"n": {"1": Effect.ONCE}}
+
+
 def test_r09_the_worst_of_the_rules_counts_statically_also_above_a_mild_default() -> None:
     spec = EffectSpec(effect=Effect.READ_ONLY, rules={"delete": {"true": Effect.ONCE}})
     assert spec.static is Effect.ONCE
@@ -165,12 +185,42 @@ def test_r09_repeat_allowed_false_bars_whatever_the_effect() -> None:
         assert spec.effect_for({}) is Effect.ONCE
 
 
+def test_r20_a_key_of_arguments_the_tool_does_not_have_is_refused() -> None:
+    def pay(order_id: str, amount: int) -> str:
+        return order_id
+
+    unfit: list[Any] = [
+        lambda order: order,
+        lambda order_id, currency: order_id,
+        lambda arguments: arguments["order_id"],
+    ]
+    for key in unfit:
+        with pytest.raises(ConfigurationError, match="has no parameter"):
+            tool_effect(Effect.KEYED, key=key)(pay)
+    fit: list[Any] = [lambda order_id: order_id, lambda order_id, day=0: order_id, lambda **a: a["order_id"]]
+    for key in fit:
+        tool_effect(Effect.KEYED, key=key)(pay)
+
+
+def test_a_partial_is_declared_by_what_it_calls() -> None:
+    def pay(order_id: str, amount: int) -> str:
+        return f"{order_id} {amount}"
+
+    whole: Any = tool_effect(Effect.ONCE)(functools.partial(pay, "a", amount=3))
+    assert whole() == "a 3"
+    assert effect_spec(whole) == EffectSpec(effect=Effect.ONCE)
+    assert effect_spec(pay) is None
+
+
 def test_the_effect_key_comes_from_the_arguments() -> None:
     by_name = EffectSpec(effect=Effect.KEYED, key="order_id", scope="tenant")
     assert by_name.key_of({"order_id": "o-1", "amount": 3}) == "o-1"
     assert by_name.key_of({"order_id": 17}) == "17"
     by_function = EffectSpec(effect=Effect.ONCE, key=lambda **a: (a["x"], a["y"]))
     assert by_function.key_of({"x": 1, "y": "z"}) == '[1, "z"]'
+    named = EffectSpec(effect=Effect.ONCE, key=lambda x: x)
+    assert named.key_of({"x": "a", "y": "b"}) == "a", "it is given what it names"
+    assert by_name.key_of({"order_id": 17.0}) == by_name.key_of({"order_id": 17}), "a model may write either"
     assert EffectSpec(effect=Effect.ONCE).key_of({"x": 1}) is None
     for empty in ({}, {"order_id": ""}, {"order_id": None}):
         with pytest.raises(EffectBarred):

@@ -307,6 +307,21 @@ def test_r09_a_tool_whose_schema_has_changed_is_stale() -> None:
     assert registry.effect("t") is Effect.READ_ONLY
 
 
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.anyio
+async def test_r09_a_server_that_leaves_the_schema_out_takes_no_pin_away(stored: bool) -> None:
+    registry = Registry(MemoryEffects() if stored else None, clock=Clock())
+    for schema in (ONE, OTHER, None, OTHER):
+        (row,) = mcp(schema or {})
+        if schema is None:
+            del row["inputSchema"]
+        await registry.adeclare([row], namespace="s", trusted=True)
+        await registry.refresh(0.0)
+        if schema is OTHER:
+            assert "stale" in registry.explain_entry("t", "s").why
+    assert registry.effect("t", "s") is Effect.ONCE
+
+
 def test_r09_an_operators_entry_is_stale_too_until_it_is_given_again() -> None:
     registry = Registry()
     registry.declare(mcp(ONE, read_only=False), trusted=True)

@@ -32,7 +32,7 @@ from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectInDoubt
 from agent_hedge.tools.answers import ANSWERS, Answer
 from agent_hedge.tools.calls import Call, Replay
-from agent_hedge.tools.effect import EffectSpec, bound, effect_spec
+from agent_hedge.tools.effect import EffectSpec, bound, check_parameters, effect_spec
 from agent_hedge.tools.fence import in_a_tool, pass_fence
 from agent_hedge.tools.guarded import Guarded
 from agent_hedge.tools.known import Entries, Known, known
@@ -83,7 +83,7 @@ class Guard:
 
     def tools(self, tools: Iterable[BaseTool | Callable[..., Any]]) -> list[BaseTool]:
         """Return guarded copies; a plain function becomes a tool, as in `ToolNode`."""
-        return [self.tool(one if isinstance(one, BaseTool) else as_tool(one)) for one in tools]
+        return [self.tool(one if isinstance(one, BaseTool) else as_tool(one)) for one in _checked(tools)]
 
     def tool(self, tool: BaseTool) -> BaseTool:
         """Return the guarded copy of a tool (a guarded tool itself)."""
@@ -146,10 +146,14 @@ class Guard:
         name: str | None = None,
     ) -> Callable[P, R]:
         """Return `fn`, run at most once per key: that of its arguments, else that of the node around the call."""
+        if not callable(fn):
+            raise ConfigurationError(f"once() runs a function, not a {type(fn).__name__}")
         own = effect_spec(fn) or EffectSpec(effect=Effect.ONCE)
         spec = own if key is None else replace(own, key=key, scope=scope or own.scope)
         if key is None and scope is not None:
             raise ConfigurationError("scope= says within what key= names the effect: give both")
+        if inspect.isfunction(fn) or inspect.ismethod(fn):
+            check_parameters(fn, spec)
         title = str(name or getattr(fn, "__qualname__", type(fn).__qualname__)).replace(".<locals>", "")
         what = Known(title, spec, True)
 
@@ -273,6 +277,17 @@ class Guard:
                     return answer
 
         return ask
+
+
+def _checked(tools: object) -> list[Any]:
+    """Return tools and functions as a list, or raise `ConfigurationError`."""
+    if isinstance(tools, BaseTool | Mapping | str) or not isinstance(tools, Iterable):
+        raise ConfigurationError(f"guarded tools are a list of tools and functions, not a {type(tools).__name__}")
+    found = list(tools)
+    for one in found:
+        if not isinstance(one, BaseTool) and (isinstance(one, type) or not callable(one)):
+            raise ConfigurationError(f"a {type(one).__name__} cannot be guarded: give tools and functions")
+    return found
 
 
 def _answer(said: object, key: str, *, alone: bool) -> Answer | None:
