@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from agent_hedge.core.events import Reason
 from agent_hedge.core.ports import Block, HedgePolicy, LastStep, Refused, RunRecord
@@ -303,6 +303,13 @@ class Racing(Protocol):
     def first_token(self, number: int) -> None: ...
 
 
+class Destination(Place, Protocol):
+    """The place an attempt goes to, as the code of the attempt sees it: with the client it is to use."""
+
+    @property
+    def member(self) -> Any: ...
+
+
 class ActiveAttempt:
     """The attempt that the current code runs for. Reachable by `current_attempt()`, also in worker threads."""
 
@@ -339,8 +346,8 @@ class ActiveAttempt:
         self._racing = racing
 
     @property
-    def target(self) -> Place:
-        return self.attempt.target
+    def target(self) -> Destination:
+        return cast("Destination", self.attempt.target)
 
     @property
     def number(self) -> int:

@@ -53,7 +53,7 @@ class DeadlineHeaders:
         for header, form in named.items():
             if not isinstance(header, str) or not header.isascii() or not header.replace("-", "").isalnum():
                 raise ConfigurationError(f"deadline_headers: {header!r:.80} is no name of a header")
-            if form not in FORMS:
+            if not isinstance(form, str) or form not in FORMS:
                 known = ", ".join(FORMS)
                 raise ConfigurationError(f"deadline_headers[{header!r}] must be one of {known}, got {form!r:.80}")
         self._forms = {header: FORMS[form] for header, form in named.items()}

@@ -26,6 +26,8 @@ else:
     from typing import TypeVar
 
     M = TypeVar("M")
+Made = TypeVar("Made")
+"""What a factory makes."""
 
 MAX_COPIES = 1024
 """More places behind one address than this is a slip of the keyboard."""
@@ -103,7 +105,7 @@ class Target(Generic[M]):
         return tuple(Copy(self, number) for number in range(1, self.copies + 1))
 
     @staticmethod
-    def replicas(urls: Iterable[str], factory: Callable[..., M], **kwargs: Any) -> list[Target[M]]:
+    def replicas(urls: Iterable[str], factory: Callable[..., Made], **kwargs: Any) -> list[Target[Made]]:
         """Return one target per base URL, each with ``factory(base_url=url, **kwargs)`` as its member.
 
         They are named by host and port (with the path, where that alone is not unique) and share one cluster. Raises

@@ -56,6 +56,7 @@ def test_without_a_deadline_nothing_is_said_of_one_and_other_headers_are_kept() 
     [
         ("grpc-timeout", "must map headers to forms"),
         ({"grpc-timeout": "hours"}, "must be one of grpc, seconds"),
+        ({"grpc-timeout": ["grpc"]}, "must be one of grpc, seconds"),
         ({"bad header\n": "grpc"}, "is no name of a header"),
         ({1: "grpc"}, "is no name of a header"),
     ],

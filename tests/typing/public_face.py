@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import assert_type
+from typing import Any, assert_type
 
 from agent_hedge import (
     AllAttemptsFailed,
     DeadlineExceeded,
     Effect,
+    EffectInDoubt,
     Fixed,
     FleetBudget,
     Hedger,
@@ -95,7 +96,18 @@ async def runs() -> None:
     assert_type(Hedger.from_env(mode="off"), Hedger)
 
 
-def errors(error: DeadlineExceeded, failed: AllAttemptsFailed) -> None:
+def places() -> None:
+    assert_type(Target("a"), Target[None])
+    assert_type(Target("a", b"client").member, bytes)
+    assert_type(Target.replicas(["http://a/v1", "http://b/v1"], dict[str, int]), list[Target[dict[str, int]]])
+    attempt = current_attempt()
+    assert attempt is not None
+    assert_type(attempt.target.name, str)
+    assert_type(attempt.target.member, Any)
+
+
+def errors(error: DeadlineExceeded, failed: AllAttemptsFailed, doubt: EffectInDoubt) -> None:
+    assert_type((doubt.key, doubt.age), tuple[str, float])
     assert_type(error.running, tuple[str, ...])
     assert_type(error.elapsed, float)
     assert_type(failed.exceptions, tuple[Exception | ExceptionGroup[Exception], ...])
