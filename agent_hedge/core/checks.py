@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from typing import TypeGuard
 
 from agent_hedge.core.step import MAX_ATTEMPTS
@@ -20,6 +21,11 @@ WORKER_LIMIT = 64
 """Longest id of a worker process, in characters."""
 NOTE_LIMIT = 2000
 """Longest free text of a person (notes, reasons), in characters."""
+COUNT_LIMIT = 2**31 - 1
+"""Largest count: what an integer column of any store holds."""
+SECONDS_LIMIT = 100 * 365.25 * 86_400
+"""A hundred years, in seconds: whoever waits longer meant something else, and no calendar has a date for it."""
+_FLOAT_MAX = sys.float_info.max
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -36,23 +42,26 @@ def ratio(name: str, value: object) -> float:
 
 
 def seconds(name: str, value: object, *, least: float = 0) -> float:
-    """Return a finite number of seconds >= `least`."""
-    if not is_number(value) or not least <= value < math.inf:
-        raise ConfigurationError(f"{name} must be a finite number of seconds >= {least}, got {value!r}")
+    """Return a finite number of seconds >= `least`, of a hundred years at most."""
+    if not is_number(value) or not least <= value <= SECONDS_LIMIT:
+        too_long = is_number(value) and SECONDS_LIMIT < value < math.inf
+        meant = "at most a hundred years, in seconds" if too_long else f"a finite number of seconds >= {least}"
+        raise ConfigurationError(f"{name} must be {meant}, got {value!r:.80}")
     return float(value)
 
 
 def amount(name: str, value: object) -> float:
     """Return a finite amount of money >= 0."""
-    if not is_number(value) or not 0 <= value < math.inf:
+    if not is_number(value) or not 0 <= value <= _FLOAT_MAX:
         raise ConfigurationError(f"{name} must be a finite amount >= 0, got {value!r}")
     return float(value)
 
 
-def count(name: str, value: object, *, least: int = 0, most: int | None = None) -> int:
-    """Return a whole number >= `least`, and at most `most` where that is given."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= (value if most is None else most):
-        meant = f">= {least}" if most is None else f"from {least} to {most}"
+def count(name: str, value: object, *, least: int = 0, most: int = COUNT_LIMIT) -> int:
+    """Return a whole number from `least` to `most`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        too_large = is_number(value) and value > most
+        meant = f"from {least} to {most}" if too_large or most < COUNT_LIMIT else f">= {least}"
         raise ConfigurationError(f"{name} must be a whole number {meant}, got {value!r}")
     return value
 

@@ -37,6 +37,19 @@ def test_r20_seconds_and_money_are_finite_and_not_negative(
         check("limit", value)
 
 
+@pytest.mark.parametrize("value", [1e12, 10**400])
+def test_r20_a_hundred_years_are_long_enough(value: float) -> None:
+    assert checks.seconds("deadline", 3e9) == 3e9
+    with pytest.raises(ConfigurationError, match="deadline must be at most a hundred years, in seconds, got 10000"):
+        checks.seconds("deadline", value)
+
+
+def test_r20_money_fits_into_a_float() -> None:
+    assert checks.amount("cost", 1e300) == 1e300
+    with pytest.raises(ConfigurationError, match="cost must be a finite amount >= 0, got 10000"):
+        checks.amount("cost", 10**400)
+
+
 def test_r20_seconds_may_have_a_least_value() -> None:
     assert checks.seconds("window", 60, least=60) == 60.0
     with pytest.raises(ConfigurationError, match=r"window must be a finite number of seconds >= 60, got 59\.9"):
@@ -48,6 +61,13 @@ def test_r20_a_count_is_whole_and_not_negative(value: object) -> None:
     assert checks.count("steps", 0) == 0
     assert checks.count("steps", 10**9) == 10**9
     with pytest.raises(ConfigurationError, match="steps must be a whole number >= 0, got"):
+        checks.count("steps", value)
+
+
+@pytest.mark.parametrize("value", [2**31, 10**400])
+def test_r20_a_count_fits_into_every_store(value: int) -> None:
+    assert checks.count("steps", 2**31 - 1) == 2**31 - 1
+    with pytest.raises(ConfigurationError, match="steps must be a whole number from 0 to 2147483647, got"):
         checks.count("steps", value)
 
 
