@@ -7,7 +7,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import anyio
@@ -15,6 +15,7 @@ from langchain_core.callbacks.manager import ahandle_event
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import Runtime
+from pydantic import BaseModel
 
 from agent_hedge.adapters.langgraph.gate import Gate
 from agent_hedge.adapters.langgraph.gated_callbacks import gated_manager, is_watched
@@ -128,11 +129,39 @@ class GatedAttempt:
 
 
 def isolated(state: Any) -> Any:
-    """Return a copy of a node's input as deep as its own containers: attempts must not see each other's changes."""
-    if isinstance(state, dict):
-        return {key: _container(value) for key, value in state.items()}
-    return _container(copy.copy(state)) if not isinstance(state, str | bytes | int | float | None) else state
+    """Return a copy of a node's input as deep as its containers: attempts must not see each other's changes.
+
+    The fields of a Pydantic or dataclass state count as such. What else is in them, messages too, is shared.
+    """
+    known: dict[int, Any] = {}
+    names = _fields(state)
+    if not names:
+        return _copied(state, known)
+    own = known[id(state)] = copy.copy(state)
+    for name in names:
+        object.__setattr__(own, name, _copied(getattr(state, name), known))  # also of a frozen one
+    return own
 
 
-def _container(value: Any) -> Any:
-    return copy.copy(value) if isinstance(value, list | dict | set) else value
+def _fields(state: Any) -> list[str]:
+    if isinstance(state, BaseModel):
+        return list(type(state).model_fields)
+    if is_dataclass(state) and not isinstance(state, type):
+        return [field.name for field in fields(state) if hasattr(state, field.name)]
+    return []
+
+
+def _copied(value: Any, known: dict[int, Any]) -> Any:
+    """Copy containers all the way down; `known` holds the copies made so far, since one may hold itself."""
+    if not isinstance(value, dict | list | set) and type(value) is not tuple:
+        return value
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, tuple):
+        return tuple(_copied(item, known) for item in value)
+    own = known[id(value)] = copy.copy(value)
+    if isinstance(own, dict):
+        own.update([(key, _copied(item, known)) for key, item in own.items()])
+    elif isinstance(own, list):
+        own[:] = [_copied(item, known) for item in own]
+    return own

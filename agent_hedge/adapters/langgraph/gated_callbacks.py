@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
 from langchain_core.callbacks.base import BaseCallbackManager
+from langchain_core.callbacks.manager import ahandle_event, handle_event
 
 from agent_hedge.adapters.langgraph.gate import Gate
-from agent_hedge.adapters.langgraph.private import IdleProgressHandler, StreamingHandler, StreamToolCallHandler
+from agent_hedge.adapters.langgraph.private import (
+    COPIED_TRACER,
+    IdleProgressHandler,
+    StreamingHandler,
+    StreamToolCallHandler,
+    handler_variables,
+)
 
-_CORE = "langchain_core.callbacks.base"
-"""A hook that is defined there does nothing, but for `on_chat_model_start`: its error selects another hook."""
+_CHAT_MODEL = "on_chat_model_start"
+"""A handler that has no such hook raises `NotImplementedError`, and LangChain calls its `on_llm_start` instead."""
 
 _GATEABLE = ("langgraph.", "agent_hedge.")
 """Packages whose streaming handlers only listen."""
@@ -38,6 +46,9 @@ def is_watched(manager: object) -> bool:
 def gated_manager(manager: object, gate: Gate, own: Sequence[BaseCallbackHandler]) -> BaseCallbackManager:
     """Return a copy of a node's callback manager for one attempt, with `own` handlers added, which are not gated.
 
+    LangChain adds the handlers that context variables hold to every call that does not have them. So the running
+    context, which must be the attempt's alone, gets the gated ones.
+
     A handler with ``raise_error`` guards what it hears of, and one that watches for progress keeps the node's idle
     time-out away: both are asked at once.
     """
@@ -58,6 +69,9 @@ def gated_manager(manager: object, gate: Gate, own: Sequence[BaseCallbackHandler
     own_manager.inheritable_handlers = [gated(handler) for handler in own_manager.inheritable_handlers]
     for handler in own:
         own_manager.add_handler(handler, inherit=True)
+    for variable in handler_variables():
+        if (held := variable.get()) is not None:
+            variable.set(gated(held))
     return own_manager
 
 
@@ -70,6 +84,8 @@ def gated_handler(handler: BaseCallbackHandler, gate: Gate) -> BaseCallbackHandl
         return tools
     cls = type(handler)
     hooks = {name: property(_constant(_hook(handler, name, gate))) for name in dir(cls) if name.startswith("on_")}
+    if (copied := getattr(handler, COPIED_TRACER, None)) is not None:  # its hooks are those of the copy
+        hooks[COPIED_TRACER] = property(_constant(lambda **more: gated_handler(copied(**more), gate)))
     gated_class = type(f"Gated{cls.__name__}", (cls,), {**hooks, "__module__": __name__})
     twin: BaseCallbackHandler = object.__new__(gated_class)
     twin.__dict__ = handler.__dict__
@@ -78,9 +94,10 @@ def gated_handler(handler: BaseCallbackHandler, gate: Gate) -> BaseCallbackHandl
 
 def _hook(handler: BaseCallbackHandler, name: str, gate: Gate) -> Any:
     real = getattr(handler, name)
-    if name == "on_chat_model_start" and getattr(real, "__module__", "") == _CORE:
-        return real
-    return gate.wrap_async(real) if inspect.iscoroutinefunction(real) else gate.wrap(real)
+    is_async = inspect.iscoroutinefunction(real)
+    if name == _CHAT_MODEL:
+        real = functools.partial(ahandle_event if is_async else handle_event, [handler], name, "ignore_chat_model")
+    return gate.wrap_async(real) if is_async else gate.wrap(real)
 
 
 def _constant(value: Any) -> Any:

@@ -5,11 +5,15 @@ Each name has a canary in ``tests/adapters/langgraph/test_private_names.py`` whi
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers._streaming import _StreamingCallbackHandler as StreamingHandler
+from langchain_core.tracers.context import _configure_hooks
 from langgraph._internal._constants import CONFIG_KEY_CALL as CALL
 from langgraph._internal._constants import CONFIG_KEY_CHECKPOINT_MAP as CHECKPOINT_MAP
 from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER as CHECKPOINTER
@@ -37,6 +41,7 @@ __all__ = [
     "CHECKPOINTER",  # ... of the checkpointer that subgraphs inherit
     "CHECKPOINT_MAP",  # ... of the checkpoints that this graph and those around it came from, by namespace
     "CONFIGURABLE_MODEL",
+    "COPIED_TRACER",  # how LangChain gives a LangSmith tracer what it is to say of one call
     "DURABILITY",  # ... of the durability mode
     "IdleProgressHandler",  # there while a node has an idle time-out that anything it does refreshes
     "MIDDLEWARE_MODULE",
@@ -55,9 +60,11 @@ __all__ = [
     "all_edges",
     "channels_of",
     "default_error_handler",
+    "handler_variables",
     "loop_of",
     "middleware_class",
     "runs_async",  # whether LangGraph accepts a `timeout=` for this runnable
+    "task_of",
     "tool_call_wrappers",
     "unfinished",
 ]
@@ -77,6 +84,9 @@ MIDDLEWARE_MODULE = "langchain.agents.middleware.types"
 CONFIGURABLE_MODEL = "_ConfigurableModel"
 """What `init_chat_model` returns when the model is chosen at run time."""
 
+COPIED_TRACER = "copy_with_metadata_defaults"
+"""The method of LangSmith's tracer that LangChain calls for each run inside, to go on with the copy it returns."""
+
 
 _WRAPPINGS = 4
 """Layers between what schedules a task and its loop: LangGraph's retry adds one, a raced node another."""
@@ -84,12 +94,31 @@ _WRAPPINGS = 4
 
 def loop_of(call: Any) -> object | None:
     """Return the loop that runs the current graph: the one that `@task` calls (`CALL`) are scheduled on."""
+    bound = _scheduling(call)
+    return getattr(bound.keywords["schedule_task"], "__self__", None) if bound is not None else None
+
+
+def task_of(call: Any) -> Any:
+    """Return the task around this code as LangGraph prepared it (`config`, `timeout`), None where it is not known.
+
+    A `@task` call is scheduled for it: it is bound first, by a weak reference.
+    """
+    bound = _scheduling(call)
+    return bound.args[0]() if bound is not None and bound.args else None
+
+
+def _scheduling(call: Any) -> functools.partial[Any] | None:
     for _ in range(_WRAPPINGS):
-        schedule = getattr(call, "keywords", {}).get("schedule_task")
-        if schedule is not None:
-            return getattr(schedule, "__self__", None)
-        call = getattr(call, "__wrapped__", None) or getattr(call, "func", None)
+        if "schedule_task" in getattr(call, "keywords", {}):
+            return call  # type: ignore[no-any-return]
+        call = getattr(call, "__wrapped__", None) or getattr(call, "func", None) or _behind_timeout(call)
     return None
+
+
+def _behind_timeout(call: Any) -> Any:
+    """Return what the guard of a node with a time-out calls; it has no public way to it."""
+    names = getattr(getattr(call, "__code__", None), "co_freevars", ())
+    return call.__closure__[names.index("call")].cell_contents if "call" in names else None
 
 
 def unfinished(loop: Any) -> set[str]:
@@ -115,6 +144,11 @@ def default_error_handler(builder: StateGraph[Any, Any, Any, Any]) -> Any:
 def tool_call_wrappers(node: ToolNode) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
     """Return (wrap_tool_call, awrap_tool_call): `ToolNode` has no public accessor for them."""
     return node._wrap_tool_call, node._awrap_tool_call
+
+
+def handler_variables() -> list[ContextVar[BaseCallbackHandler | None]]:
+    """Return the context variables whose handlers are added to every call: `register_configure_hook` has no reader."""
+    return [hook[0] for hook in _configure_hooks]
 
 
 def middleware_class() -> type | None:

@@ -109,7 +109,6 @@ class NodeRace:
 
     async def _raced(self, body: Body, state: Any, config: Config, context: StepContext, key: StepKey) -> Any:
         attempts: dict[int, GatedAttempt] = {}
-        pristine = isolated(state)
         around = replace(context, verdict=_INSIDE)
 
         async def attempt(active: ActiveAttempt) -> Any:
@@ -118,7 +117,7 @@ class NodeRace:
             step_scope.set(around)
             racing.set(_INSIDE)
             try:
-                return await body(own.config, state if active.number == 0 else isolated(pristine))
+                return await body(own.config, isolated(state))
             except BaseException:
                 if active.cancelled:
                     await own.close_runs()

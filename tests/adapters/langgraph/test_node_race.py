@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler, UsageMetadataCallbackHandler
-from langchain_core.messages import HumanMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.callbacks import (
+    AsyncCallbackHandler,
+    BaseCallbackHandler,
+    get_usage_metadata_callback,
+)
+from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
+from langchain_core.tracers.context import collect_runs
+from langchain_core.tracers.langchain import LangChainTracer
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.errors import GraphDrained, NodeCancelledError, NodeTimeoutError
@@ -25,6 +35,7 @@ from langgraph.runtime import RunControl
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Send, TimeoutPolicy, interrupt
+from pydantic import BaseModel, Field
 
 from agent_hedge import (
     AllAttemptsFailed,
@@ -38,12 +49,13 @@ from agent_hedge import (
     current_attempt,
 )
 from agent_hedge.adapters.langgraph import private
+from agent_hedge.adapters.langgraph.attempt import isolated
 from agent_hedge.core.events import AttemptEnded, AttemptRefused, AttemptStarted, Committed, FirstToken, Reason
 from agent_hedge.core.scope import Forced, forced
 from agent_hedge.core.step import Verdict
 from agent_hedge.errors import AnswerRejected
 from agent_hedge.testing.clock import run_virtual
-from tests.adapters.langgraph.graph_kit import Chat, Kit, State, echo, make_kit, thread
+from tests.adapters.langgraph.graph_kit import Chat, Kit, State, echo, make_kit, normal, thread
 
 Builder = StateGraph[Any, Any, Any, Any]
 
@@ -284,17 +296,90 @@ def test_r08_targets_reach_the_node_in_both_ways() -> None:
     assert found == [("us", "us-1"), ("eu", "eu-1")]
 
 
+class PydanticState(BaseModel):
+    log: list[Any] = Field(default_factory=list)
+
+
+@dataclass
+class DataclassState:
+    log: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SlotsState:
+    log: list[Any] = field(default_factory=list)
+
+
 @pytest.mark.parametrize("winner", [0, 1])
-def test_r08_attempts_do_not_see_each_others_changes_of_the_state(winner: int) -> None:
+@pytest.mark.parametrize("schema", [State, PydanticState, DataclassState, SlotsState])
+def test_r08_attempts_do_not_see_each_others_changes_of_the_state(schema: Any, winner: int) -> None:
     kit = make_kit("node")
 
-    async def appends(state: State) -> State:
-        state["log"].append(current_attempt().number)  # type: ignore[union-attr]
+    async def appends(state: Any) -> Any:
+        log = state["log"] if isinstance(state, dict) else state.log
+        log.append(current_attempt().number)  # type: ignore[union-attr]
+        log[0]["by"].append(current_attempt().number)  # type: ignore[union-attr]
         await asyncio.sleep(0.1)
-        return {"log": list(state["log"])}
+        return {"log": list(log)}
 
-    node = raced(kit, appends)
-    assert forcing(lambda: single(node).compile().ainvoke(hi()), winner)["log"][-1:] == [winner]
+    builder: Builder = StateGraph(schema)
+    builder.add_node("ask", raced(kit, appends), input_schema=schema)
+    builder.add_edge(START, "ask")
+    log = forcing(lambda: builder.compile().ainvoke({"log": [{"by": []}]}), winner)["log"]
+    assert log[-2:] == [{"by": [winner]}, winner]
+
+
+@pytest.mark.parametrize("winner", [None, 0, 1])
+def test_r05_what_an_attempt_changes_in_its_input_is_in_no_state(winner: int | None) -> None:
+    kit = make_kit("node")
+
+    async def changes(state: State) -> State:
+        state["log"][0]["by"].append(current_attempt().number)  # type: ignore[union-attr]
+        await asyncio.sleep(0.1)
+        return {"n": 1}
+
+    def main() -> Any:
+        return single(raced(kit, changes)).compile().ainvoke(hi(log=[{"by": []}]))
+
+    result = run_virtual(main) if winner is None else forcing(main, winner)
+    assert result["log"] == [{"by": []}]
+
+
+def test_r08_a_state_that_holds_itself_is_copied_once() -> None:
+    ring: list[Any] = [{"at": 1}]
+    ring.append((ring, ring[0]))
+    own = isolated(ring)
+    assert own is not ring
+    assert own[1][0] is own
+    assert own[1][1] is own[0]
+    assert own[0] is not ring[0]
+
+
+def test_r08_what_cannot_be_copied_is_shared() -> None:
+    lock = threading.Lock()
+    assert isolated(lock) is lock
+    assert isolated({"lock": [lock]}) == {"lock": [lock]}
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r08_a_method_that_is_wrapped_in_its_class_keeps_its_object(winner: int) -> None:
+    kit = make_kit("node")
+
+    class Agent:
+        calls = 0
+
+        async def ask(self, state: State) -> State:
+            self.calls += 1
+            state["log"].append(current_attempt().number)  # type: ignore[union-attr]
+            await asyncio.sleep(0.1)
+            return {"log": list(state["log"])}
+
+        ask = raced(kit, ask)  # as a decorator does
+
+    agent = Agent()
+    log = forcing(lambda: single(agent.ask).compile().ainvoke(hi()), winner)["log"]
+    assert agent.calls == 2
+    assert log[-1:] == [winner]
 
 
 def test_r08_attempts_have_metadata_of_their_own() -> None:
@@ -353,6 +438,24 @@ class AsyncHeard(AsyncCallbackHandler):
         self.heard.append("end")
 
 
+class OldHeard(BaseCallbackHandler):
+    """Knows no chat models: LangChain tells it of one as of any other model."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], **kwargs: Any) -> None:
+        self.heard.append(prompts)
+
+
+class OldAsyncHeard(AsyncCallbackHandler):
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    async def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], **kwargs: Any) -> None:
+        self.heard.append(prompts)
+
+
 @pytest.mark.parametrize("winner", [0, 1])
 def test_r05_callbacks_hear_of_the_winner_only(winner: int) -> None:
     kit = make_kit("node")
@@ -361,12 +464,77 @@ def test_r05_callbacks_hear_of_the_winner_only(winner: int) -> None:
     async def ask(state: State) -> State:
         return {"messages": [await model.ainvoke("x")]}
 
-    heard, other, usage = Heard(), AsyncHeard(), UsageMetadataCallbackHandler()
+    heard, other, old, old_async = Heard(), AsyncHeard(), OldHeard(), OldAsyncHeard()
     graph = single(raced(kit, ask)).compile()
-    forcing(lambda: graph.ainvoke(hi(), {"callbacks": [heard, other, usage]}), winner)
+    forcing(lambda: graph.ainvoke(hi(), {"callbacks": [heard, other, old, old_async]}), winner)
     assert kit.hedges == 1
+    assert old.heard == old_async.heard == [["Human: x"]]
     assert heard.heard == ["start", "token", "token", "token", "token", "end"]
     assert other.heard == ["start", "end"]
+
+
+class Metered(Chat):
+    """Says what it used with its last chunk; `temperature` is an argument that traces show."""
+
+    temperature: float = 0.5
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
+
+    def _chunks(self, messages: list[BaseMessage]) -> Iterator[AIMessageChunk]:
+        yield from super()._chunks(messages)
+        used = UsageMetadata(input_tokens=3, output_tokens=2, total_tokens=5)
+        yield AIMessageChunk(content="", usage_metadata=used, response_metadata={"model_name": "m"})
+
+
+async def asks_in_steps(state: State) -> State:
+    before = await RunnableLambda(lambda text: text, name="before").ainvoke("x")
+    return {"messages": [await Metered().ainvoke(before, stream=True)]}
+
+
+@pytest.mark.parametrize("winner", [None, 0, 1])
+def test_r05_callbacks_of_a_context_variable_hear_of_the_winner_only(winner: int | None) -> None:
+    """LangChain adds such handlers to every call anew: it must find those that wait behind the gate."""
+    kit = make_kit("node")
+    graph = single(raced(kit, asks_in_steps)).compile()
+
+    async def main() -> Any:
+        with get_usage_metadata_callback() as usage, collect_runs() as collected:
+            await graph.ainvoke(hi())
+        return usage.usage_metadata, [run.name for run in collected.traced_runs]
+
+    usage, runs = run_virtual(main) if winner is None else forcing(main, winner)
+    assert usage == {"m": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}}
+    assert runs == ["before", "Metered", "LangGraph"]
+
+
+class Traces:
+    """What LangSmith is sent."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Any] = {}
+
+    def create_run(self, **run: Any) -> None:
+        self.runs.setdefault(run["name"], []).append(run["extra"]["metadata"])
+
+    def update_run(self, **run: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_r05_langsmith_is_told_of_the_winner_what_it_is_told_of_a_plain_node(winner: int) -> None:
+    def traced(node: Any) -> Any:
+        traces: Any = Traces()
+        tracer = LangChainTracer(client=traces, project_name="p")
+        forcing(lambda: single(node).compile().ainvoke(hi(), {"callbacks": [tracer]}), winner)
+        return normal(traces.runs)
+
+    kit = make_kit("node")
+    seen = traced(raced(kit, asks_in_steps, key="ask"))
+    assert kit.hedges == 1
+    assert seen["Metered"][0]["temperature"] == 0.5
+    assert seen == traced(asks_in_steps)
 
 
 def test_r07_a_cancelled_winner_closes_its_model_runs() -> None:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, before_model, wrap_model_call
 from langchain.chat_models import init_chat_model
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
 from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.tracers.context import collect_runs
 from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
+from langchain_core.tracers.langchain import LangChainTracer
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import task
@@ -22,6 +25,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel._messages import StreamMessagesHandler
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import Runtime
+from langgraph.types import RetryPolicy, TimeoutPolicy
 
 from agent_hedge.adapters.langgraph import private
 from agent_hedge.adapters.langgraph.attempt import COUNTERS
@@ -171,6 +175,45 @@ def test_the_loop_around_a_node_can_still_be_found() -> None:
     around = loop.config["configurable"]
     assert around[private.TASK_ID] == task != inner_task, advice
     assert private.loop_of(around[private.CALL]) is above, advice
+
+
+@pytest.mark.parametrize("timeout", [None, 9.0])
+def test_the_task_around_a_node_can_still_be_found(timeout: float | None) -> None:
+    """Also behind the guard of a time-out; what the retry of a node adds is not in the task."""
+    seen: list[Any] = []
+
+    async def look(state: Any, config: RunnableConfig) -> Any:
+        conf = config["configurable"]
+        task: Any = private.task_of(conf[private.CALL])
+        loop: Any = private.loop_of(conf[private.CALL])
+        assert loop.tasks[conf[private.TASK_ID]] is task
+        seen.append((task.config["configurable"].get(private.RESUMING), conf.get(private.RESUMING), task.timeout))
+        if len(seen) < 2:
+            raise ConnectionError
+        return {}
+
+    builder = StateGraph(samples.State)
+    policy = RetryPolicy(initial_interval=0.1, jitter=False)
+    builder.add_node("look", look, timeout=timeout, retry_policy=policy)
+    builder.add_edge(START, "look")
+    run_virtual(lambda: builder.compile().ainvoke({"messages": []}))
+    limit = None if timeout is None else TimeoutPolicy(run_timeout=timeout)
+    advice = "look at pregel/_retry.py and _runner._acall: retries would count as resumed, time-outs would not be seen"
+    assert seen == [(None, None, limit), (None, True, limit)], advice
+
+
+def test_handlers_of_context_variables_can_still_be_read() -> None:
+    advice = "look at langchain_core CallbackManager.configure: what adds such handlers must find a raced node's own"
+    with collect_runs() as collected:
+        assert [each.get() for each in private.handler_variables() if each.get() is not None] == [collected], advice
+
+
+def test_langsmiths_tracer_is_still_copied_by_a_method() -> None:
+    tracer = LangChainTracer(client=object())  # type: ignore[arg-type]
+    manager = CallbackManager.configure(inheritable_callbacks=[tracer], langsmith_inheritable_metadata={"a": "b"})
+    advice = "look at CallbackManager.configure: the copy must stay behind the gate of a raced node's attempt"
+    assert manager.handlers[0] is not tracer, advice
+    assert callable(getattr(tracer, private.COPIED_TRACER)), advice
 
 
 def test_the_tasks_of_a_superstep_still_tell_which_have_ended() -> None:
