@@ -14,12 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agent_hedge.adapters.langgraph.context import NODE, names_around
+from agent_hedge.adapters.langgraph.context import DEPTH, NODE, names_around
 from agent_hedge.adapters.langgraph.private import CALL, loop_of, unfinished
 from agent_hedge.core.step import Ahead
-
-DEPTH = 32
-"""Graphs within graphs that are looked at: more than anybody nests, and a bound."""
 
 
 class Steps(NamedTuple):

@@ -6,12 +6,24 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from agent_hedge.adapters.langgraph.private import CHECKPOINTER, DURABILITY, RESUMING, RUNTIME, SCRATCHPAD
+from agent_hedge.adapters.langgraph.private import (
+    CALL,
+    CHECKPOINTER,
+    DURABILITY,
+    RESUMING,
+    RUNTIME,
+    SCRATCHPAD,
+    TASK_ID,
+    loop_of,
+    task_of,
+)
 from agent_hedge.core.ports import Refused
 from agent_hedge.core.scope import StepContext, step_scope
 from agent_hedge.core.step import Ahead
 
 NODE = "langgraph_node"
+DEPTH = 32
+"""Graphs within graphs that are looked at: more than anybody nests, and a bound."""
 
 racing: ContextVar[Refused | None] = ContextVar("agent_hedge_racing", default=None)
 """Set inside the attempts of a raced node: what stands in there is not hedged a second time."""
@@ -82,9 +94,24 @@ def _draining(runtime: Any) -> Callable[[], bool]:
 
 def is_resumed(configurable: Mapping[str, Any]) -> bool:
     """Whether this task continues an earlier one: answers of a human must meet the very attempt that asked."""
-    if configurable.get(RESUMING):
-        return True
     scratchpad = configurable.get(SCRATCHPAD)
-    if scratchpad is None:
-        return False
-    return bool(scratchpad.resume) or scratchpad.get_null_resume(False) is not None
+    if scratchpad is not None and (scratchpad.resume or scratchpad.get_null_resume(False) is not None):
+        return True
+    return bool(configurable.get(RESUMING)) and _is_resuming(configurable)
+
+
+def _is_resuming(configurable: Mapping[str, Any]) -> bool:
+    """Whether the graphs around this task are resumed.
+
+    LangGraph marks the retry of a node in the same way, for subgraphs in it: what each task began with tells.
+    """
+    for _ in range(DEPTH):
+        call = configurable.get(CALL)
+        task = task_of(call)
+        began = configurable if task is None else task.config.get("configurable") or _NOTHING
+        if not began.get(RESUMING):
+            return False
+        configurable = (getattr(loop_of(call), "config", None) or _NOTHING).get("configurable") or _NOTHING
+        if TASK_ID not in configurable:  # the outermost graph
+            break
+    return True

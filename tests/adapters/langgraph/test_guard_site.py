@@ -38,7 +38,7 @@ def run(graph: Any, given: Any, asynchronous: bool, **settings: Any) -> Any:
     return graph.invoke(given, THREAD, **settings)
 
 
-def nested(seen: list[Site], *, fails: int = 0) -> Any:
+def nested(seen: list[Site], *, fails: int = 0, timeout: float | None = None) -> Any:
     @tool
     def look() -> str:
         """Look around."""
@@ -51,13 +51,13 @@ def nested(seen: list[Site], *, fails: int = 0) -> Any:
     inner.add_node(
         "model", lambda _: {"messages": [AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c1"}])]}
     )
-    inner.add_node("tools", ToolNode([look], handle_tool_errors=False))
+    inner.add_node("tools", ToolNode([look], handle_tool_errors=False), timeout=timeout)
     inner.add_edge(START, "model")
     inner.add_edge("model", "tools")
     outer: Any = StateGraph(MessagesState)
     outer.add_node("before", lambda _: {})
     retry = RetryPolicy(max_attempts=3, initial_interval=0.001, jitter=False)
-    outer.add_node("agent", inner.compile(), retry_policy=retry)
+    outer.add_node("agent", inner.compile(), retry_policy=retry, timeout=timeout)
     outer.add_edge(START, "before")
     outer.add_edge("before", "agent")
     return outer.compile(checkpointer=InMemorySaver())
@@ -77,6 +77,15 @@ def test_the_chain_of_graphs_is_read(asynchronous: bool) -> None:
     assert first.frames[0].step < second.frames[0].step  # the thread's steps go on
     assert not {frame.execution for frame in first.frames} & {frame.execution for frame in second.frames}
     assert second.history["c1"] == 2
+
+
+def test_the_chain_of_graphs_is_read_from_nodes_with_a_time_out() -> None:
+    plain: list[Site] = []
+    timed: list[Site] = []
+    run(nested(plain), GIVEN, True)
+    run(nested(timed, timeout=60.0), GIVEN, True)
+    assert [frame.place for frame in timed[0].frames] == [frame.place for frame in plain[0].frames]
+    assert len(timed[0].frames) == 2
 
 
 @both

@@ -15,7 +15,7 @@ from langgraph.runtime import RunControl, Runtime
 from langgraph.types import CachePolicy, Command, RetryPolicy, Send, interrupt
 
 from tests.adapters.langgraph.conforming import conforms
-from tests.adapters.langgraph.graph_kit import Kit, State, checkpoints, everything, thread
+from tests.adapters.langgraph.graph_kit import Kit, State, Unit, checkpoints, everything, play, thread
 
 Builder = StateGraph[Any, Any, Any, Any]
 
@@ -363,3 +363,33 @@ def test_r09_a_node_that_may_interrupt_is_not_raced(scenario: Any) -> None:
 
 def test_r04_a_resumed_task_is_not_hedged() -> None:
     conforms(interrupt_before_the_node, hedges_at_model=False, hedges_at_node=False)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("unit", ["model", "node"])
+def test_r04_the_retry_of_a_node_is_hedged_as_its_first_try_is(unit: Unit, deep: bool) -> None:
+    """LangGraph marks it as resumed, for the subgraphs in it; nobody has resumed it."""
+
+    async def retried(kit: Kit) -> Any:
+        model, tries = kit.chat(), []
+
+        async def ask(state: State) -> State:
+            answer = await model.ainvoke(state["messages"])
+            tries.append(1)
+            if len(tries) < 3:
+                raise ConnectionError
+            return {"messages": [answer]}
+
+        policy = RetryPolicy(initial_interval=0.1, jitter=False)
+        builder = one(kit, ask)
+        if deep:
+            outer: Builder = StateGraph(State)
+            outer.add_node("inner", builder.compile(), retry_policy=policy)
+            outer.add_edge(START, "inner")
+        else:
+            outer = one(kit, ask, retry_policy=policy)
+        return await everything(outer.compile(), hi())
+
+    seen, kit = play(retried, unit, 0)
+    assert seen == play(retried, "plain")[0]
+    assert kit.hedges == 3
