@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from langchain_core.runnables import Runnable, RunnableParallel
+from langchain_core.runnables import RunnableParallel
 
 from agent_hedge.adapters.langgraph.face import is_async, is_wrapped
 from agent_hedge.adapters.langgraph.graphs import Graphs, check_bar
 from agent_hedge.adapters.langgraph.inside import HedgedCheck, Surroundings
 from agent_hedge.adapters.langgraph.judge import SpecOf
 from agent_hedge.adapters.langgraph.node import name_of, wrap_model_unit
-from agent_hedge.adapters.langgraph.node_unit import InThread, wrap_node_unit
+from agent_hedge.adapters.langgraph.node_unit import InThread, can_be_stopped, wrap_node_unit
 from agent_hedge.adapters.langgraph.private import TaskFunction
 from agent_hedge.adapters.langgraph.probe import IsMeaningful
 from agent_hedge.adapters.langgraph.raced import NodeRace, RaceSettings
@@ -120,7 +120,7 @@ class GraphAdapter:
                 f"the node {name!r} is declared with effect {lane.effect.value!r}: it is never raced. Say "
                 "effect=Effect.READ_ONLY (or IDEMPOTENT, KEYED) if running it twice is safe."
             )
-        if not (isinstance(action, Runnable) or is_async(action) or cancellable):
+        if not (can_be_stopped(action) or cancellable):
             self._warn(
                 f"the node {name!r} is sync: it is never raced, since no thread can be stopped. Make it async, or say "
                 "cancellable=True if its body looks at current_attempt().cancelled."

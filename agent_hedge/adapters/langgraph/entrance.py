@@ -31,6 +31,10 @@ class Entrance:
     def __call__(self) -> AbstractContextManager[None]:
         return in_run(self._graphs) or _NO_RUN
 
+    def __deepcopy__(self, memo: object) -> Entrance:
+        """A copied graph is of the same hedger."""
+        return self
+
     def before(self, runnable: Runnable[Any, Any]) -> Runnable[Any, Any]:
         """Return this plain node with the entrance before it."""
         if not isinstance(runnable, RunnableCallable):

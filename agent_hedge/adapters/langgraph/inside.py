@@ -44,6 +44,10 @@ class Surroundings:
             self._check()
         return Inside(self)
 
+    def __deepcopy__(self, memo: object) -> Surroundings:
+        """A copied graph is of the same hedger."""
+        return self
+
     def look(self) -> tuple[Mapping[str, Any], StepContext] | None:
         """Return the ambient configuration and where its node stands; None outside any graph."""
         config = var_child_runnable_config.get()

@@ -6,11 +6,14 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import run_in_executor
+from langgraph.pregel.protocol import PregelProtocol
 
 from agent_hedge.adapters.langgraph.face import MARK, RACED, is_async, is_async_generator, is_wrapped, wear
 from agent_hedge.adapters.langgraph.inside import Surroundings
-from agent_hedge.adapters.langgraph.private import RUNTIME, RunnableCallable
+from agent_hedge.adapters.langgraph.private import RUNTIME, RunnableCallable, runs_async
 from agent_hedge.adapters.langgraph.raced import Body, NodeRace
 from agent_hedge.core.ports import Portal
 from agent_hedge.core.scope import ActiveAttempt, current_attempt
@@ -51,25 +54,27 @@ def wrap_node_unit(
 
         async def run(*args: Any, **kwargs: Any) -> Any:
             with surroundings() as inside:
-                if inside.config is None or inside.context is None:
+                if inside.config is None or inside.context is None or not args:
                     return await action(*args, **kwargs)
+                *bound, state = args  # of a method that was wrapped in its class, its object
 
                 def body(config: Mapping[str, Any] | None, given: Any) -> Awaitable[Any]:
-                    return action(given, *args[1:], **own_arguments(kwargs, config))  # type: ignore[no-any-return]
+                    return action(*bound, given, **own_arguments(kwargs, config))  # type: ignore[no-any-return]
 
-                return await race.run(body, args[0], inside.config, inside.context)
+                return await race.run(body, state, inside.config, inside.context)
 
         return _raced(wear(run, action))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with surroundings() as inside:
-            if inside.config is None or not cancellable:
+            if inside.config is None or not cancellable or not args:
                 return action(*args, **kwargs)
+            *bound, state = args
 
             def once(config: Mapping[str, Any] | None, given: Any) -> Any:
-                return action(given, *args[1:], **own_arguments(kwargs, config))
+                return action(*bound, given, **own_arguments(kwargs, config))
 
-            return raced_in_threads(inside, args[0], once)
+            return raced_in_threads(inside, state, once)
 
     return _raced(wear(call, action)) if cancellable else wear(call, action)
 
@@ -91,6 +96,18 @@ def own_arguments(kwargs: dict[str, Any], config: Mapping[str, Any] | None) -> d
         "store": getattr(runtime, "store", None),
     }
     return {name: own.get(name, value) for name, value in kwargs.items()}
+
+
+def can_be_stopped(action: Any) -> bool:
+    """Whether something in it is awaited, so that cancelling it does stop it: a thread runs on to its end."""
+    if isinstance(action, RunnableBindingBase):
+        return can_be_stopped(action.bound)
+    if isinstance(action, RunnableSequence | RunnableParallel):
+        steps = action.steps if isinstance(action, RunnableSequence) else action.steps__.values()
+        return any(map(can_be_stopped, steps))
+    if isinstance(action, Runnable):
+        return isinstance(action, PregelProtocol) or runs_async(action)
+    return is_async(action)
 
 
 class RacedRunnable(RunnableCallable):
@@ -116,6 +133,7 @@ class RacedRunnable(RunnableCallable):
                 body: Body = lambda own, state: held.ainvoke(state, own or config)  # type: ignore[arg-type]  # noqa: E731
                 return await race.run(body, given, inside.config, inside.context)
 
-        super().__init__(call, run, name=held.get_name(), trace=False, recurse=False)
+        afunc = run if can_be_stopped(held) else functools.partial(run_in_executor, None, call)  # type: ignore[call-arg]
+        super().__init__(call, afunc, name=held.get_name(), trace=False, recurse=False)
         setattr(self, MARK, True)
         setattr(self, RACED, True)

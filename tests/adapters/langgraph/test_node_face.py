@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal, Optional, cast
@@ -9,6 +10,7 @@ from typing import Any, Literal, Optional, cast
 import pytest
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import InvalidUpdateError
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
@@ -204,6 +206,22 @@ def test_wrapping_twice_is_wrapping_once(wrap: Wrap) -> None:
     assert wrap(once) is once
 
 
+@WRAPS
+@pytest.mark.asyncio
+async def test_a_graph_of_wrapped_nodes_can_be_copied(wrap: Wrap) -> None:
+    """Whether it was wrapped node by node or as a whole; the hedger is not copied with it."""
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    for name, action in {"graph": inner_graph(), "runnable": RunnableLambda(by_global), "function": by_global}.items():
+        builder.add_node(name, wrap(action))
+        builder.add_node(f"plain {name}", action)
+        builder.add_edge(START, name)
+        builder.add_edge(START, f"plain {name}")
+    HEDGER.wrap_graph(builder)
+    for graph in (copy.deepcopy(builder).compile(), copy.deepcopy(builder.compile())):
+        with pytest.raises(InvalidUpdateError):  # they all run, and write one key
+            await graph.ainvoke({"x": 1})
+
+
 def test_as_a_decorator() -> None:
     @HEDGER.node
     async def first(state: In) -> State:
@@ -227,8 +245,6 @@ def test_timeouts_are_supported_where_the_plain_node_supports_them(wrap: Wrap) -
         (RunnableLambda(by_global), True),
         (RunnableLambda(plain), False),
     ):
-        if wrap is by_node and isinstance(action, RunnableLambda):
-            continue  # a raced Runnable is awaited, whatever it does inside
         builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
         builder.add_node("full", wrap(action), timeout=1.0, destinations=("z",))
         builder.add_node("z", plain)

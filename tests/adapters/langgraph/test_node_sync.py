@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import time
 import warnings
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
 
@@ -93,6 +95,32 @@ def test_r04_a_sync_body_is_not_raced() -> None:
     finally:
         forced.reset(token)
     assert kit.hedges == 0
+
+
+def test_r04_a_runnable_in_which_nothing_is_awaited_is_a_sync_body() -> None:
+    kit, seen = make_kit("node"), []
+
+    def work(state: State) -> State:
+        seen.append(current_attempt())
+        return {"log": []}
+
+    settings: Any = {"unit": "node", "effect": Effect.READ_ONLY, "trigger": "total"}
+    with pytest.warns(UserWarning, match="is sync: it is never raced"):
+        node = kit.hedger.node(RunnableLambda(work) | RunnableLambda(dict), **settings)
+    token = forced.set(Forced(hedge=True, winner=1))
+    try:
+        asyncio.run(build(node).ainvoke(hi()))
+        build(node).invoke(hi())
+    finally:
+        forced.reset(token)
+    assert (seen, kit.hedges) == ([None, None], 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a step that awaits is where such a node spends its time
+        kit.hedger.node(RunnableLambda(lambda state: "x") | Chat(), **settings)
+        kit.hedger.node({"answer": Chat(), "given": RunnableLambda(work)}, **settings)
+        kit.hedger.node(Chat().with_config(tags=["t"]), **settings)
+        kit.hedger.node(build(work), **settings)
+        kit.hedger.node(RunnableLambda(work), cancellable=True, **settings)
 
 
 @pytest.mark.parametrize("winner", [0, 1])
