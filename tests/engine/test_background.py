@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 
@@ -18,6 +17,7 @@ import pytest
 
 from agent_hedge.engine.background import Background
 from agent_hedge.errors import HedgeError
+from tests.conftest import HUNG_S
 
 word: ContextVar[str] = ContextVar("word", default="")
 
@@ -64,7 +64,7 @@ def test_many_threads_share_one_loop(background: Background) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(HUNG_S)
     assert names == ["test"] * 8
 
 
@@ -105,9 +105,9 @@ def test_r07_a_close_cancels_what_is_open_and_tells_its_caller(background: Backg
 
     thread = threading.Thread(target=call)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(HUNG_S)
     background.close()
-    thread.join(10)
+    thread.join(HUNG_S)
     assert ended.is_set()
     assert told == ["The background loop was stopped while this call was open."]
 
@@ -130,7 +130,7 @@ def test_r07_a_call_that_a_close_overtakes_is_told_too() -> None:
             thread.start()
         background.close()
         for thread in threads:
-            thread.join(10)
+            thread.join(HUNG_S)
         assert len(told) == 4
         background.close()
 
@@ -146,7 +146,7 @@ def test_work_that_is_started_goes_on_alone_and_its_error_is_logged(
 
     with caplog.at_level(logging.ERROR, logger="agent_hedge.background"):
         background.start(work)
-        assert done.wait(10)
+        assert done.wait(HUNG_S)
         background.call(thread_name)
     assert [record.getMessage() for record in caplog.records] == ["background work failed"]
 
@@ -176,8 +176,11 @@ import asyncio, os, signal, sys, threading, time
 from agent_hedge import Effect, Fixed, Hedger, current_attempt
 
 hedger = Hedger(policy=Fixed(0.05))
+hedger._loops._grace = 60.0  # a loser that is slow to end on a busy machine is not given up
 def call(fn):
     return hedger.wrap(fn, effect=Effect.READ_ONLY)
+def say(*words):  # a line at a time: what two threads print may be mixed
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 """
 
 
@@ -190,7 +193,7 @@ def program(code: str) -> subprocess.Popen[str]:
     )
 
 
-def ends(process: subprocess.Popen[str], within: float = 20.0) -> tuple[int, str, str]:
+def ends(process: subprocess.Popen[str], within: float = HUNG_S) -> tuple[int, str, str]:
     try:
         out, err = process.communicate(timeout=within)
     finally:
@@ -222,15 +225,13 @@ def test_the_interpreter_ends_quietly_with_an_open_race() -> None:
     @call
     def work():
         begun.set()
-        time.sleep(0.4)
+        time.sleep(3600)
 
     threading.Thread(target=work, daemon=True).start()
     begun.wait()
     print("bye")
     """
-    started = time.monotonic()
     assert ends(program(code)) == (0, "bye\n", "")
-    assert time.monotonic() - started < 10
 
 
 def test_the_interpreter_ends_quietly_with_an_open_async_race_on_the_background_loop() -> None:
@@ -254,15 +255,15 @@ def test_r07_ctrl_c_cancels_a_sync_call_and_joins_it() -> None:
     @call
     def work():
         active = current_attempt()
-        print("begun", active.number, flush=True)
+        say("begun", active.number)
         while not active.cancelled:
             time.sleep(0.005)
-        print("ended", active.number, flush=True)
+        say("ended", active.number)
 
     try:
         work()
     except KeyboardInterrupt:
-        print("interrupted", threading.active_count() <= 4, flush=True)
+        say("interrupted", threading.active_count() <= 4)
     """
     process = program(code)
     assert process.stdout is not None
@@ -281,16 +282,16 @@ def test_r07_ctrl_c_cancels_an_async_call_and_joins_it() -> None:
     async def work():
         active = current_attempt()
         try:
-            print("begun", active.number, flush=True)
+            say("begun", active.number)
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.05)
-            print("ended", active.number, flush=True)
+            say("ended", active.number)
 
     try:
         asyncio.run(work())
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
+        say("interrupted")
     """
     process = program(code)
     assert process.stdout is not None

@@ -15,6 +15,7 @@ from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Failure
 from agent_hedge.engine.driver import Driver
 from agent_hedge.errors import AnswerRejected, AttemptCancelled
+from tests.conftest import HUNG_S
 from tests.engine.kit import BadRequest, Denied, Log, hedger, now, run_clean, run_clean_on_trio
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
@@ -543,5 +544,5 @@ def test_two_loops_in_two_threads_use_one_hedger() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(HUNG_S)
     assert sorted(answers) == ["loop 0", "loop 1"]

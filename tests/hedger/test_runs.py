@@ -15,6 +15,7 @@ import trio
 from agent_hedge import DeadlineExceeded, Effect, Hedger, current_attempt, current_run
 from agent_hedge.core.scope import RECOVERY_FLOOR, RECOVERY_SHARE, Run, rail
 from agent_hedge.errors import HedgeError
+from tests.conftest import HUNG_S
 from tests.engine.kit import hedger, now, run_clean, run_clean_on_trio
 
 
@@ -143,10 +144,10 @@ def test_r12_threads_and_other_loops_are_held_to_the_same_instant() -> None:
         opened = hedger(30.0)
         call = opened.wrap(work, effect=Effect.READ_ONLY)
         started = time.monotonic()
-        async with opened.run(deadline=0.3):
+        async with asyncio.timeout(HUNG_S), opened.run(deadline=0.3):
             with pytest.raises(DeadlineExceeded):
                 await asyncio.to_thread(call)
-        assert 0.25 < time.monotonic() - started < 3
+        assert time.monotonic() - started >= 0.3
         opened.close()
 
     asyncio.run(main())
@@ -199,7 +200,7 @@ def test_r13_ten_threads_on_three_extra_attempts_get_exactly_three() -> None:
         active = _active()
         attempts.append(active.number)
         if active.number == 0:
-            release.wait(20)
+            release.wait(HUNG_S)
         return f"from {active.number}"
 
     opened = hedger(0.05)
@@ -207,20 +208,20 @@ def test_r13_ten_threads_on_three_extra_attempts_get_exactly_three() -> None:
     answers: list[str] = []
 
     def caller(context: Any) -> None:
-        barrier.wait(20)
+        barrier.wait(HUNG_S)
         answers.append(context.run(call))
 
     with opened.run(extra_attempts=3) as run:
         threads = [threading.Thread(target=caller, args=(copy_context(),)) for _ in range(10)]
         for thread in threads:
             thread.start()
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + HUNG_S
         while len(answers) < 3 and time.monotonic() < give_up:
             time.sleep(0.005)
         time.sleep(0.1)  # real time: a fourth hedge would have been due long ago
         release.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(HUNG_S)
         assert sorted(answers) == ["from 0"] * 7 + ["from 1"] * 3
         assert sum(attempt > 0 for attempt in attempts) == 3
         assert run.extra_attempts_used == 3
