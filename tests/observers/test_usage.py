@@ -12,7 +12,7 @@ import httpx
 import pytest
 from langchain_core.messages import AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from agent_hedge.adapters.langchain.phases import HOOKS
 from agent_hedge.adapters.langchain.usage import Meter, metered
@@ -83,8 +83,12 @@ def test_what_never_spoke_is_unknown() -> None:
 
 def test_a_message_given_whole() -> None:
     usage = Meter()
-    usage.whole(chunk("answer", usage=(10, 0, 5), model_name="m").message)
-    assert (usage.input, usage.output, usage.certainty, usage.response_model) == (10, 5, Certainty.EXACT, "m")
+    answer = ChatGeneration(
+        message=chunk("answer", usage=(10, 0, 5)).message, generation_info={"finish_reason": "length"}
+    )
+    usage.whole(ChatResult(generations=[answer], llm_output={"model_name": "m", "id": "chatcmpl-8"}))
+    assert (usage.input, usage.output, usage.certainty) == (10, 5, Certainty.EXACT)
+    assert (usage.response_model, usage.response_id, usage.finish) == ("m", "chatcmpl-8", "length")
     assert drained(OPENAI).cached == 40
 
 

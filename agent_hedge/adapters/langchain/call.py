@@ -132,7 +132,7 @@ class Call:
         active.usage = meter
         result = await member.copies.here()._agenerate(list(self._messages), stop=self._stop, **arguments)
         if meter is not None:
-            meter.whole(result.generations[0].message)
+            meter.whole(result)
         return result
 
     def _judged(self, call: Attempted, judge: Judge) -> Attempted:

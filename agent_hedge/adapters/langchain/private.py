@@ -4,7 +4,7 @@
   the model is built again),
 - it has an HTTP client of its own (clients are cached per process by the packages, and one bound to two loops fails
   with "Event loop is closed"); a client that the user passed is kept,
-- deltas that the package drops (reasoning of compatible servers) are looked at as they pass.
+- deltas that the package drops (reasoning of compatible servers, the answer's id) are looked at as they pass.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from langchain_core.language_models import BaseChatModel
 
 from agent_hedge.adapters.langchain.meaning import choice_is_meaningful, event_is_meaningful
 from agent_hedge.adapters.langchain.phases import HOOKS
+from agent_hedge.adapters.langchain.usage import Meter
 from agent_hedge.core.scope import current_attempt
 from agent_hedge.errors import ConfigurationError
 
@@ -164,7 +165,10 @@ def _watch_deltas(model: BaseChatModel) -> None:
     def watched(chunk: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         attempt = current_attempt()
         if attempt is not None and not attempt.spoken:
-            choices = chunk.get("choices") or (chunk.get("chunk") or {}).get("choices") or ()
+            raw = chunk if "choices" in chunk else chunk.get("chunk") or {}
+            if isinstance(meter := attempt.usage, Meter):
+                meter.hear(raw)  # its id, which the package drops
+            choices = raw.get("choices") or ()
             if any(map(choice_is_meaningful, choices)):
                 attempt.first_token()
         return convert(chunk, *args, **kwargs)

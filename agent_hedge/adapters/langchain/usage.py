@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
 from agent_hedge.core.step import Certainty, Usage
 
@@ -43,21 +43,29 @@ class Meter(Usage):
             self.output, self.certainty = self.chunks, Certainty.AT_LEAST
         if message.response_metadata or getattr(message, "usage_metadata", None) or not self.response_id:
             self.take(message)
+        if chunk.generation_info:
+            self.hear(chunk.generation_info)
 
     def take(self, message: BaseMessage) -> None:
         """Hear what a message says of its request."""
         if isinstance(message, AIMessage) and message.usage_metadata:
             self._add(message.usage_metadata)
-        said = message.response_metadata
+        self.hear(message.response_metadata)
+        if message.id and not self.response_id and not message.id.startswith(_OURS):
+            self.response_id = message.id
+
+    def hear(self, said: Mapping[str, Any]) -> None:
+        """Hear what the provider says of an answer. LangChain puts it together in its public methods only."""
         self.finish = _text(said, "finish_reason", "stop_reason") or self.finish
         self.response_model = _text(said, "model_name", "model") or self.response_model
-        response = _text(said, "id") or message.id
-        if response and not response.startswith(_OURS):
-            self.response_id = response
+        self.response_id = _text(said, "id") or self.response_id
 
-    def whole(self, message: BaseMessage) -> None:
+    def whole(self, result: ChatResult) -> None:
         """Hear a whole answer."""
-        self.take(message)
+        generation = result.generations[0]
+        self.take(generation.message)
+        self.hear(generation.generation_info or {})
+        self.hear(result.llm_output or {})
         self.ended()
 
     def ended(self) -> None:
