@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -166,6 +166,13 @@ class Outcome(NamedTuple, Generic[T]):
         return self.value  # type: ignore[return-value]
 
 
+class Content(NamedTuple):
+    """What was asked of a model and what it has answered, as messages in the form of the GenAI conventions."""
+
+    asked: list[dict[str, Any]]
+    answered: list[dict[str, Any]]
+
+
 @dataclass(slots=True, kw_only=True)
 class Usage:
     """What an adapter has counted of one attempt: tokens by the provider's word, else by what was received.
@@ -188,6 +195,10 @@ class Usage:
     response_id: str = ""
     response_model: str = ""
     finish: str = ""
+
+    def content(self) -> Content | None:
+        """Return what was said, where somebody has asked for it to be kept."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

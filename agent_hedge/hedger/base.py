@@ -91,6 +91,7 @@ class Base:
         stay: float = SPELL_S,
         observers: Sequence[Observer] = (),
         telemetry: bool = True,
+        capture_content: bool | None = None,
         accounting: Accounts | None = None,
         headers: bool = True,
         deadline_headers: Mapping[str, str] | None = None,
@@ -139,6 +140,7 @@ class Base:
             checked_observers(observers),
             accounting=accounting,
             telemetry=telemetry,
+            capture_content=capture_content,
             headers=headers,
             store=None if store is None else str(getattr(store, "url", store)),  # an engine by its address
             steps=lambda: self._shared.stores.steps,

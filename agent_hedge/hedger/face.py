@@ -33,6 +33,8 @@ class Hedger(Functions, Models):
         observers: hear every event.
         telemetry: spans and metrics for the OpenTelemetry SDK of the application, and log records; without an SDK and
             a handler it costs next to nothing.
+        capture_content: whether spans show what chat models were asked and answered; by default what the environment's
+            ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says, and no without it.
         accounting: which steps are recorded in the store, ``all``, ``hedged`` or ``off``; by default all where there
             is a store.
         headers: send each attempt's ``traceparent`` to its provider, where there is a trace.

@@ -92,6 +92,7 @@ class Models(Graphs, Tools):
             accept=accept,
             accept_on=accept_on,
             trigger=trigger,
+            keeps_content=self._observing.content,
         )
         for member in model._members:
             self._observing.described[member.name] = describe(member.model, member.bound)

@@ -38,6 +38,7 @@ class Observing:
         *,
         accounting: Accounts | None,
         telemetry: bool,
+        capture_content: bool | None,
         headers: bool,
         store: str | None,
         steps: Callable[[], StepStore],
@@ -50,7 +51,11 @@ class Observing:
         self._portal = portal
         self._readings = readings
         self.books = self._books(_checked(accounting, store), store, steps, price)
-        self.telemetry = self._telemetry() if telemetry else None
+        if capture_content is not None and not isinstance(capture_content, bool):
+            raise ConfigurationError(f"capture_content must be True, False or None, got {capture_content!r:.80}")
+        self.telemetry = self._telemetry(capture_content) if telemetry else None
+        self.content = self.telemetry is not None and self.telemetry.content
+        """Whether spans show what was said."""
         own: list[Any] = [self.books, self.telemetry, Logging() if telemetry else None]
         self.funnel = Funnel([*given, *(observer for observer in own if observer is not None)])
         if self.telemetry is not None:
@@ -71,12 +76,17 @@ class Observing:
         atexit.register(_flush_at_exit, weakref.ref(self))
         return books
 
-    def _telemetry(self) -> OpenTelemetry | None:
+    def _telemetry(self, content: bool | None) -> OpenTelemetry | None:
         try:
             from agent_hedge.observers.otel import OpenTelemetry
         except ModuleNotFoundError:  # the extra is not installed
             return None
-        return OpenTelemetry(Sketch, describe=lambda name: self.described.get(name, NOTHING), readings=self.readings)
+        return OpenTelemetry(
+            Sketch,
+            describe=lambda name: self.described.get(name, NOTHING),
+            content=content,
+            readings=self.readings,
+        )
 
     def readings(self) -> Iterable[Reading]:
         """Read every gauge."""

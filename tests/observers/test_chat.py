@@ -265,7 +265,9 @@ def test_r18_a_release_is_measured_where_the_engine_is_asked(
     assert (point.count, point.sum) == (1, pytest.approx(took))
 
 
-def test_r18_the_canary_is_seen_nowhere(
+@pytest.mark.parametrize("captured", [False, True])
+def test_r18_the_canary_is_seen_nowhere_but_on_spans_that_show_content(
+    captured: bool,
     engines: tuple[FakeEngine, FakeEngine],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -278,7 +280,9 @@ def test_r18_the_canary_is_seen_nowhere(
     url = f"sqlite:///{tmp_path / 'store.db'}"
     migrate.upgrade(url)
     backend, reader = Backend(), InMemoryMetricReader()
-    otel = OpenTelemetry(Sketch, tracer_provider=backend.provider, meter_provider=MeterProvider([reader]))
+    otel = OpenTelemetry(
+        Sketch, tracer_provider=backend.provider, meter_provider=MeterProvider([reader]), content=captured
+    )
     spooled: list[bytes] = []
 
     async def broken(secret: str) -> str:
@@ -292,7 +296,13 @@ def test_r18_the_canary_is_seen_nowhere(
         return ChatOpenAI(model="gpt-4o-mini", base_url=url, api_key=SecretStr(f"sk-{CANARY}"))
 
     async def main() -> None:
-        hedger = Hedger(url, policy=Fixed(0.0, attempts=2), budget=PLENTY, observers=[otel, Logging()])
+        hedger = Hedger(
+            url,
+            policy=Fixed(0.0, attempts=2),
+            budget=PLENTY,
+            observers=[otel, Logging()],
+            capture_content=captured,
+        )
         async with hedger, hedger.run(key="run-1"):
             model = hedger.chat_model(*(Target(f"replica-{n}", by_password(one)) for n, one in enumerate(engines)))
             await model.ainvoke([("system", CANARY), ("user", CANARY)], stop=[CANARY])
@@ -320,4 +330,4 @@ def test_r18_the_canary_is_seen_nowhere(
     }
     for where, written in seen.items():
         assert len(written) > 200, f"nothing was written to {where}: the test would see nothing"
-        assert CANARY.encode() not in written, where
+        assert (CANARY.encode() in written) == (captured and where in ("spans", "OTLP")), where

@@ -53,6 +53,7 @@ def chat_model(
     accept: Callable[[AIMessage], bool] | Literal["schema"] | None,
     accept_on: Literal["final"] | None,
     trigger: Literal["first", "total"],
+    keeps_content: bool = False,
 ) -> HedgedChatModel:
     """Return the hedged model over `given`; see `Hedger.chat_model`."""
     _check_choice("parity", parity, ("warn", "strict"))
@@ -95,6 +96,7 @@ def chat_model(
         judge=Accepts(accept) if callable(accept) else None,
         buffers=accept_on == "final",
         checks_schema=accept == "schema",
+        keeps_content=keeps_content,
     )
 
 

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
 from agent_hedge.adapters.langchain.chunks import as_result
+from agent_hedge.adapters.langchain.content import Keeping
 from agent_hedge.adapters.langchain.judge import Judge
 from agent_hedge.adapters.langchain.limits import take_turn
 from agent_hedge.adapters.langchain.meaning import is_meaningful
@@ -87,8 +88,11 @@ class Call:
         stream = self._open(member, active) if member.model.rate_limiter is None else self._in_turn(member, active)
         if not self._lane.funnel:
             return stream
-        meter = active.usage = Meter()
+        meter = active.usage = self._meter()
         return metered(stream, meter)
+
+    def _meter(self) -> Meter:
+        return Meter()
 
     def _open(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
         arguments = self._dispatched(member, active.attempt)
@@ -128,7 +132,7 @@ class Call:
         arguments = self._dispatched(member, active.attempt)
         arguments.pop("stream", None)
         silence()
-        meter = Meter() if self._lane.funnel else None
+        meter = self._meter() if self._lane.funnel else None
         active.usage = meter
         result = await member.copies.here()._agenerate(list(self._messages), stop=self._stop, **arguments)
         if meter is not None:
@@ -211,6 +215,15 @@ class Call:
         message = result.generations[0].message
         message.response_metadata = {**message.response_metadata, METADATA: _summary(race)}
         return result
+
+
+class KeptCall(Call):
+    """A call whose messages are kept for spans that show them."""
+
+    __slots__ = ()
+
+    def _meter(self) -> Meter:
+        return Keeping(self._messages)
 
 
 def _summary(race: Race) -> dict[str, Any]:

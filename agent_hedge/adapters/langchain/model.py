@@ -26,7 +26,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableBinding
 
-from agent_hedge.adapters.langchain.call import METADATA, Call
+from agent_hedge.adapters.langchain.call import METADATA, Call, KeptCall
 from agent_hedge.adapters.langchain.chunks import as_chunk
 from agent_hedge.adapters.langchain.judge import Judge
 from agent_hedge.adapters.langchain.meaning import is_meaningful
@@ -62,6 +62,7 @@ class _Inside:
     _streams: bool
     _lanes: Lanes
     _portal: Portal
+    _call: type[Call]
     _judge: Judge | None
     _buffers: bool
     _checks_schema: bool
@@ -84,11 +85,12 @@ class HedgedChatModel(BaseChatModel, _Inside):
         judge: Judge | None = None,
         buffers: bool = False,
         checks_schema: bool = False,
+        keeps_content: bool = False,
     ) -> HedgedChatModel:
         """Return the model over these members; what the primary carries (callbacks, tags, cache...) it carries too.
 
         `judge` says which whole answers are acceptable, `buffers` lets it judge those of streaming callers;
-        `checks_schema` judges structured output by its parser.
+        `checks_schema` judges structured output by its parser. `keeps_content`: for spans that show it.
         """
         primary = members[0].model
         settings = {name: getattr(primary, name) for name in _CARRIED if getattr(primary, name, None) is not None}
@@ -99,6 +101,7 @@ class HedgedChatModel(BaseChatModel, _Inside):
         model = cls(**settings)
         model._lanes = lanes
         model._portal = portal
+        model._call = KeptCall if keeps_content else Call
         model._judge = judge
         model._buffers = buffers
         model._checks_schema = checks_schema
@@ -133,7 +136,7 @@ class HedgedChatModel(BaseChatModel, _Inside):
             )
         if self._judge is not None or not self._streams_now(kwargs):
             return self._abuffer(messages, stop, **kwargs)
-        call = Call(self, messages, stop, kwargs)
+        call = self._call(self, messages, stop, kwargs)
         return hedged_stream(
             self._lanes.first_token,
             call.stream,
@@ -156,7 +159,7 @@ class HedgedChatModel(BaseChatModel, _Inside):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        call = Call(self, messages, stop, kwargs)
+        call = self._call(self, messages, stop, kwargs)
         if not self._streams_now(kwargs):
             return await call.run(self._lanes.whole, call.generate)
         return await call.run(self._lanes.first_token if self._judge is None else self._lanes.accepted, call.collect)

@@ -16,6 +16,7 @@ from opentelemetry.trace import TracerProvider, get_tracer_provider
 from agent_hedge.core.events import Event
 from agent_hedge.core.step import Attempt
 from agent_hedge.observers.described import Describe, Described, describe_nothing
+from agent_hedge.observers.otel import names
 from agent_hedge.observers.otel.metrics import Metrics, Reading, Readings, metrics_of
 from agent_hedge.observers.otel.tracing import Tracing
 from agent_hedge.observers.tails import Survival
@@ -38,6 +39,7 @@ class OpenTelemetry:
         meter_provider: MeterProvider | None = None,
         describe: Describe = describe_nothing,
         winner_usage: bool | None = None,
+        content: bool | None = None,
         readings: Readings = lambda: (),
     ) -> None:
         self._survival = survival
@@ -45,6 +47,8 @@ class OpenTelemetry:
         self._meter_provider = meter_provider
         self._describe = describe
         self._winner_usage = winner_usage
+        self.content = names.captures_content() if content is None else content
+        """Whether spans show what was said: prompts and answers."""
         self._readings = readings
         self._tracing: Tracing | None = None
         self._metrics: Metrics | None = None
@@ -78,7 +82,9 @@ class OpenTelemetry:
         if self._tracing is None:
             tracers = self._tracer_provider or get_tracer_provider()
             if _is_sdk(tracers):
-                self._tracing = Tracing(tracers, describe=self._describe, winner_usage=self._winner_usage)
+                self._tracing = Tracing(
+                    tracers, describe=self._describe, winner_usage=self._winner_usage, content=self.content
+                )
         if self._metrics is None:
             meters = self._meter_provider or get_meter_provider()
             if _is_sdk(meters):

@@ -6,6 +6,8 @@ in one go at the end: each call into the SDK costs 2 us before it has stored any
 
 from __future__ import annotations
 
+import json
+import logging
 from typing import Any
 
 from agent_hedge.core.events import AttemptEnded, RunEnded, RunStarted, StepEnded, StepReopened, StepStarted
@@ -13,6 +15,8 @@ from agent_hedge.core.step import FOREVER, Attempt, Certainty, StepKey, Usage, V
 from agent_hedge.observers.described import Described
 from agent_hedge.observers.otel import names
 from agent_hedge.observers.outcome import CANCELLED, outcome_of
+
+logger = logging.getLogger("agent_hedge.otel")
 
 Attributes = dict[str, Any]
 
@@ -162,3 +166,16 @@ def of_usage(usage: Usage, *, counted: bool) -> Attributes:
         names.CACHE_READ_TOKENS: usage.cached,
     }
     return said | {name: count for name, count in counts.items() if count is not None}
+
+
+def of_content(usage: Usage) -> Attributes:
+    """Say what was asked and what has come of an answer, as JSON (the SDK's attributes hold no structure)."""
+    try:
+        content = usage.content()
+        if content is None:
+            return {}
+        messages = {names.INPUT_MESSAGES: content.asked, names.OUTPUT_MESSAGES: content.answered}
+        return {name: json.dumps(said, default=str) for name, said in messages.items() if said}
+    except Exception as error:  # somebody's message that is none; the span goes on without it
+        logger.warning("what was said cannot be shown: %s", type(error).__name__)
+        return {}

@@ -7,7 +7,10 @@ Where a name has changed, the old one is emitted, and the new one after
 
 from __future__ import annotations
 
+import logging
 import os
+
+logger = logging.getLogger("agent_hedge.otel")
 
 SCOPE = "agent_hedge"
 
@@ -85,6 +88,8 @@ FINISH_REASONS = "gen_ai.response.finish_reasons"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
 
 FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 SYSTEM_OLD = "gen_ai.system"
@@ -96,3 +101,16 @@ def latest() -> bool:
     return "gen_ai_latest_experimental" in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").replace(" ", "").split(
         ","
     )
+
+
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""The environment's word on content, as OpenTelemetry's own instrumentations read it."""
+_ON, _OFF = ("true", "span_only", "span_and_event"), ("", "false", "no_content")
+
+
+def captures_content() -> bool:
+    """Whether the environment asks for content on spans. There are no events of ours that could carry it."""
+    said = os.environ.get(CAPTURE, "").strip().lower()
+    if said not in (*_ON, *_OFF):
+        logger.warning("%s=%s: no content is captured; SPAN_ONLY puts it on spans", CAPTURE, said)
+    return said in _ON

@@ -55,6 +55,7 @@ from agent_hedge.observers.otel.attributes import (
     Attributes,
     of_answer,
     of_attempt,
+    of_content,
     of_end,
     of_request,
     of_run,
@@ -122,7 +123,8 @@ class Tracing:
     """The observer that makes spans. Everything it knows of a step it forgets when the step is closed.
 
     `winner_usage`: whether a winner's span carries its tokens; by default it does unless another instrumentation of
-    LangChain is loaded, whose span of the same call carries them.
+    LangChain is loaded, whose span of the same call carries them. `content`: whether prompts and answers stand there
+    too.
     """
 
     def __init__(
@@ -131,11 +133,13 @@ class Tracing:
         *,
         describe: Describe = describe_nothing,
         winner_usage: bool | None = None,
+        content: bool = False,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._start = get_tracer(names.SCOPE, tracer_provider=tracer_provider).start_span
         self._describe = describe
         self._winner_usage = winner_usage
+        self._content = content
         self._wall_ns = wall_ns
         self._latest = names.latest()
         self._runs: dict[int, _Open] = {}
@@ -310,7 +314,10 @@ class Tracing:
         if released is not None:
             open_.note(names.RELEASED, released)
         if usage is not None:
-            open_.said |= of_usage(usage, counted=event.verdict is not Verdict.WON or self._counts_winner())
+            counted = event.verdict is not Verdict.WON or self._counts_winner()
+            open_.said |= of_usage(usage, counted=counted)
+            if self._content and counted and open_.span.is_recording():
+                open_.said |= of_content(usage)
         open_.end(event.at)
 
     def _counts_winner(self) -> bool:
