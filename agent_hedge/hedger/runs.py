@@ -67,7 +67,7 @@ class Runs(Base):
         if priority not in ("interactive", "batch"):
             raise ConfigurationError(f"priority must be 'interactive' or 'batch', got {priority!r}")
         seconds = self.deadline if deadline is None else checked_seconds("deadline", deadline)
-        declared = checked_count("steps", steps)
+        declared = checked_count("steps", steps, least=1)
         purse = checked_count("extra_attempts", extra_attempts)
         if purse is None:
             purse = self.extra_attempts

@@ -124,7 +124,7 @@ def checked_budget(budget: object) -> FleetBudget:
 
 
 def checked_observers(observers: Iterable[Observer]) -> list[Observer]:
-    listed = list(observers)
+    listed = list(observers) if isinstance(observers, Iterable) else [observers]
     for observer in listed:
         if not callable(getattr(observer, "on_event", None)) or isinstance(observer, type):
             raise ConfigurationError(f"observers must each have an on_event method, got {observer!r:.80}")
@@ -136,5 +136,5 @@ def checked_seconds(name: str, seconds: object) -> float:
     return math.inf if seconds is None else checks.seconds(name, seconds)
 
 
-def checked_count(name: str, count: object) -> int | None:
-    return None if count is None else checks.count(name, count)
+def checked_count(name: str, count: object, *, least: int = 0) -> int | None:
+    return None if count is None else checks.count(name, count, least=least)

@@ -45,6 +45,9 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "run: negative purse": (lambda: Hedger().run(extra_attempts=-1), "extra_attempts.*-1"),
     "run: fractional purse": (lambda: Hedger().run(extra_attempts=1.5), "extra_attempts.*1.5"),  # type: ignore[arg-type]
     "run: steps": (lambda: Hedger().run(steps=-3), "steps.*-3"),
+    "run: no steps": (lambda: Hedger().run(steps=0), "steps.*0"),
+    "run: a purse no store can hold": (lambda: Hedger().run(extra_attempts=2**40), "extra_attempts.*1099511627776"),
+    "run: a deadline beyond every calendar": (lambda: Hedger().run(deadline=1e12), "deadline.*1000000000000"),
     "run: priority": (lambda: Hedger().run(priority="urgent"), "priority.*'urgent'"),
     "run: key": (lambda: Hedger().run(key=7), "key"),  # type: ignore[arg-type]
     "run: key with a NUL": (lambda: Hedger().run(key="a\0b"), "key"),
@@ -71,6 +74,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "policy class": (lambda: Hedger(policy=Never), "policy.*Never"),  # type: ignore[arg-type]
     "node's policy": (lambda: Hedger(nodes={"plan": 3}), r"nodes\['plan'\].*3"),  # type: ignore[dict-item]
     "observer": (lambda: Hedger(observers=[print]), "observers.*print"),  # type: ignore[list-item]
+    "observer alone": (lambda: Hedger(observers=3), "observers.*3"),  # type: ignore[arg-type]
     "observer class": (lambda: Hedger(observers=[_Ears]), "observers.*_Ears"),  # type: ignore[list-item]
     "no function": (wrap(3), "3"),  # type: ignore[arg-type]
     "no target": (wrap(targets=[]), "at least one target"),
