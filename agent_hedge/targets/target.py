@@ -151,6 +151,8 @@ def as_targets(given: Iterable[object] | Target[Any]) -> tuple[Target[Any], ...]
     """
     if isinstance(given, str | Target):
         given = (given,)
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f"targets must be a target, a name, or several of them, got {given!r:.80}")
     targets: dict[str, Target[Any]] = {}
     for item in given:
         if isinstance(item, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,7 @@ def test_names_and_targets_become_targets() -> None:
     ("given", "message"),
     [
         ([], "at least one target is needed, got none"),
+        (3, "targets must be a target, a name, or several of them, got 3"),
         (["a", "a"], "two targets have the name 'a'"),
         ([Target("a", 1), Target("a", 2)], "two targets have the name 'a'"),
         ([object], "must be a Target or a name"),
@@ -176,7 +178,7 @@ def test_names_and_targets_become_targets() -> None:
         ([""], "must not be empty"),
     ],
 )
-def test_r20_what_is_no_list_of_targets(given: list[object], message: str) -> None:
+def test_r20_what_is_no_list_of_targets(given: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         as_targets(given)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from langchain_core.runnables import RunnableParallel
 
-from agent_hedge.adapters.langgraph.face import is_async, is_wrapped
+from agent_hedge.adapters.langgraph.face import is_async, is_raced, is_wrapped
 from agent_hedge.adapters.langgraph.graphs import Graphs, check_bar
 from agent_hedge.adapters.langgraph.inside import HedgedCheck, Surroundings
 from agent_hedge.adapters.langgraph.judge import SpecOf
@@ -70,22 +70,24 @@ class GraphAdapter:
         if unit not in ("model", "node"):
             raise ConfigurationError(f"unit must be 'model' or 'node', got {unit!r}")
         check_bar(bar)
+        known = {name: value for name, value in settings.items() if value is not None}
+        if unknown := sorted(set(known) - set(ONLY_RACED)):
+            raise ConfigurationError(f"node() does not know {', '.join(unknown)}")
+        if known and unit == "model":
+            raise ConfigurationError(
+                f"of a node, only unit='node' knows {', '.join(sorted(known))}: models have their own"
+            )
         if is_wrapped(action):
+            if unit == "node" and not is_raced(action):
+                self._warn(f"the node {name_of(action)!r} is wrapped already: unit='node' changes nothing here")
             return action
         if isinstance(action, Mapping):  # as `add_node` takes it
             action = RunnableParallel(action)
         if isinstance(action, TaskFunction):
             raise ConfigurationError("wrap the function below @task, not the task: @task on top of @hedger.task")
-        known = {name: value for name, value in settings.items() if value is not None}
-        if unknown := sorted(set(known) - set(ONLY_RACED)):
-            raise ConfigurationError(f"node() does not know {', '.join(unknown)}")
         if unit == "node":
             surroundings = Surroundings(self.graphs, key=key, bar=bar, policy=policy)
             return self._raced(action, surroundings, key, bar or self._bar, policy, **known)
-        if known:
-            raise ConfigurationError(
-                f"of a node, only unit='node' knows {', '.join(sorted(known))}: models have their own"
-            )
         check = HedgedCheck(self.graphs, action, name_of(action))
         return wrap_model_unit(action, Surroundings(self.graphs, key=key, bar=bar, policy=policy, check=check))
 

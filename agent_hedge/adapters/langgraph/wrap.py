@@ -42,7 +42,7 @@ def wrap_graph(builder: Builder, graphs: Graphs, wrap_node: WrapNode) -> Builder
         settings = _declared(name, spec.metadata)
         inner = [report for report in explanation.nodes if report.name == name or report.name.startswith(f"{name}|")]
         runnable = cast("Runnable[Any, Any]", spec.runnable)
-        if _is_wrapped(runnable):
+        if settings is None and _is_wrapped(runnable):
             made[name] = runnable
         elif settings is None and not any(report.hedged for report in inner):
             made[name] = entrance.before(runnable)

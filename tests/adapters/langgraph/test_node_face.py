@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal, Optional, cast
 
@@ -431,6 +432,27 @@ async def test_a_mapping_of_runnables_is_a_node_too(wrap: Wrap) -> None:
 def test_r20_bad_settings_are_named(settings: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         HEDGER.node(full, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"unit": "graph"}, {"bar": "sideways"}, {"colour": "red"}, {"targets": ["a"]}])
+def test_r20_bad_settings_are_named_on_what_is_wrapped_already(settings: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        HEDGER.node(by_model(full), **settings)
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    builder.add_node("full", by_model(full), metadata={"agent_hedge": settings}, destinations=("full",))
+    builder.add_edge(START, "full")
+    with pytest.raises(ConfigurationError, match=r"^node 'full': "):
+        HEDGER.wrap_graph(builder)
+
+
+def test_wrapping_at_the_node_what_is_wrapped_at_the_model_says_that_it_changes_nothing() -> None:
+    wrapped = by_model(full)
+    with pytest.warns(UserWarning, match="the node 'full' is wrapped already: unit='node' changes nothing"):
+        assert by_node(wrapped) is wrapped
+    raced = by_node(full)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert by_node(raced) is by_model(raced) is raced
 
 
 def test_r20_bad_actions_are_named() -> None:
