@@ -96,7 +96,7 @@ def test_r18_tokens_agree_with_what_the_engines_computed(engines: tuple[FakeEngi
         token.set()
 
     async def main() -> list[Any]:
-        observers = [accounting, Ear()]
+        observers: list[Any] = [accounting, Ear()]
         async with Hedger(observers=observers, policy=Fixed(0.03, attempts=2), budget=PLENTY) as hedger:
             model = hedged(hedger, engines)
             for _ in range(50):
@@ -127,7 +127,6 @@ def test_r18_tokens_agree_with_what_the_engines_computed(engines: tuple[FakeEngi
             assert row["tokens_computed"] is None
     assert told["exact"] == computed["exact"] > 0
     assert 0 < told["at_least"] <= computed["at_least"]
-    print(len([row for row in rows if row["outcome"] in ("cancelled", "superseded")]), told)
     assert len([row for row in rows if row["outcome"] in ("cancelled", "superseded")]) >= 100
     assert {row["outcome"] for row in rows} <= {"won", "superseded", "cancelled"}
 
