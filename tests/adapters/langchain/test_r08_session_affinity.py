@@ -15,6 +15,7 @@ from agent_hedge import Target
 from agent_hedge.testing.engine import FakeEngine, Fault, Replay
 from agent_hedge.testing.engine.request import Request
 from tests.adapters.langchain.kit import ample, anthropic, anthropic_body, plain
+from tests.conftest import HUNG_S
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.filterwarnings("ignore:.*is marked with '@pytest.mark.asyncio'")]
 
@@ -22,7 +23,6 @@ Engines = tuple[FakeEngine, FakeEngine]
 CACHED = {"prompt_cache_key": "thread-7", "user": "user-3", "safety_identifier": "user-3"}
 KNOWN = {"metadata": {"user_id": "user-3"}}
 HEADERS = {"X-Session-Id": "thread-7", "x-session-affinity": "thread-7"}
-PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ async def test_r08_affinity_keys_reach_primary_and_hedge_unchanged(
 
     def receive(request: Request) -> Fault | None:
         seen.append(request)
-        both.wait(PATIENCE_S)
+        both.wait(HUNG_S)
         return provider.fault
 
     settings = {"model_kwargs": provider.keys, "default_headers": HEADERS} if given == "member" else {}

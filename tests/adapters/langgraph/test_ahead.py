@@ -24,6 +24,7 @@ from agent_hedge.core.step import Ahead, Role, StepKey
 from agent_hedge.planning.planner import NEEDED
 from agent_hedge.testing.clock import run_virtual
 from tests.adapters.langgraph.graph_kit import Chat
+from tests.conftest import HUNG_S
 
 STUCK_S, COPY_S, USUAL_S = 60.0, 0.1, 1.0
 """Seconds to the first token of a primary that is stuck, of a hedge, and of every other primary."""
@@ -334,9 +335,9 @@ def test_branches_in_threads_are_told_too() -> None:
             return {"log": []}
 
         def beside(state: State) -> State:
-            both.wait(10.0)
+            both.wait(HUNG_S)
             act(state)
-            both.wait(10.0)
+            both.wait(HUNG_S)
             return {"log": []}
 
         inner, builder = StateGraph(State), StateGraph(State)
