@@ -13,6 +13,7 @@ import pytest
 from agent_hedge import __version__
 from agent_hedge.cli import __main__ as root
 from agent_hedge.errors import ConfigurationError, HedgeError
+from tests.conftest import HUNG_S
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -108,5 +109,5 @@ def test_ctrl_c_ends_the_engine(tmp_path: Path) -> None:
         assert engine.stderr is not None
         assert "http://127.0.0.1:" in engine.stdout.readline()
         engine.send_signal(signal.SIGINT)
-        assert engine.wait(10) == 0
+        assert engine.wait(HUNG_S) == 0
         assert "Traceback" not in engine.stderr.read()
