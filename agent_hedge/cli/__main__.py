@@ -2,16 +2,15 @@
 
 Commands are imported when they are named, so that ``agent-hedge --version`` is quick and a command whose extra is not
 installed stands in nobody's way. Exit codes: 2 for an error of the user's making, 1 for one of the world's and for a
-check that found something, 130 for Ctrl-C; one line each, on stderr.
+check that found something, 130 for Ctrl-C; one line each, on stderr. Commands raise; it is said here.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -51,7 +50,7 @@ EXTRAS = {
 
 
 class Commands(TyperGroup):
-    """The commands of `COMMANDS`, each imported when it is asked for."""
+    """The commands of `COMMANDS`, each imported when it is asked for; what they raise ends as one line."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if find_spec(_module(name)) is not None]
@@ -67,6 +66,20 @@ class Commands(TyperGroup):
         command = typer.main.get_command(found)
         command.name = cmd_name
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _fail("interrupted", 130)
+        except BrokenPipeError:  # whoever read the output has seen enough
+            raise
+        except ModuleNotFoundError as error:
+            _fail(*_missing(error))
+        except (ConfigurationError, OSError) as error:
+            _fail(str(error), 2)
+        except HedgeError as error:
+            _fail(str(error), 1)
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -89,16 +102,7 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; `arguments` default to the process's own. Always ends in `SystemExit`."""
-    try:
-        app(args=None if arguments is None else list(arguments), prog_name="agent-hedge")
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except ModuleNotFoundError as error:
-        _fail(*_missing(error))
-    except (ConfigurationError, OSError) as error:
-        _fail(str(error), 2)
-    except HedgeError as error:
-        _fail(str(error), 1)
+    app(args=None if arguments is None else list(arguments), prog_name="agent-hedge")
 
 
 def _module(name: str) -> str:
@@ -112,9 +116,9 @@ def _missing(error: ModuleNotFoundError) -> tuple[str, int]:
     return f"this needs {package}: pip install 'agent-hedge[{EXTRAS[package]}]'", 2
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     typer.echo(f"agent-hedge: {' '.join(message.split())}", err=True)
-    sys.exit(code)
+    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,11 @@
-"""What all command groups share: the store option, plain errors, tables that are also JSON.
-
-Exit codes: 2 for an error of the user's making, 1 for one of the world's (a store that does not answer) and for a
-check that found something; one line each, on stderr.
-"""
+"""What all command groups share: the options of the store, work on it, tables that are also JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import json as json_format
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -17,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent_hedge.core.checks import is_number
 from agent_hedge.core.stores import Stores
-from agent_hedge.errors import ConfigurationError, HedgeError
+from agent_hedge.errors import ConfigurationError
 
 T = TypeVar("T")
 
@@ -27,23 +24,6 @@ StoreOption = Annotated[
 ]
 SchemaOption = Annotated[str | None, typer.Option("--schema", help="PostgreSQL schema of the tables.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print plain data.")]
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn an expected error into one clear line and an exit code."""
-    try:
-        yield
-    except ConfigurationError as error:
-        fail(str(error), 2)
-    except HedgeError as error:
-        fail(str(error), 1)
-
-
-def fail(message: str, code: int) -> None:
-    """Print one line to stderr and end the command."""
-    typer.echo(f"agent-hedge: {' '.join(message.split())}", err=True)
-    raise typer.Exit(code)
 
 
 def need_store(store: str) -> str:
@@ -55,10 +35,11 @@ def need_store(store: str) -> str:
 
 def with_stores(store: str, schema: str | None, work: Callable[[Stores], Awaitable[T]]) -> T:
     """Run `work` on the stores of a database that exists; only ``db upgrade`` creates one."""
+    need_store(store)
     from agent_hedge.stores.sql import sql_stores
 
     async def body() -> T:
-        stores = sql_stores(need_store(store), schema=schema, create=False)
+        stores = sql_stores(store, schema=schema, create=False)
         try:
             await stores.open()
             return await work(stores)
@@ -68,8 +49,19 @@ def with_stores(store: str, schema: str | None, work: Callable[[Stores], Awaitab
     return asyncio.run(body())
 
 
-def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, json: bool, empty: str = "nothing") -> None:
-    """Print rows as a table, or all of them as JSON."""
+def show(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    json: bool,
+    empty: str = "nothing",
+    headings: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print rows as a table, or all of them as JSON.
+
+    A column is headed by its name or by what `headings` has for it. Where the terminal is narrow text is folded, never
+    a number: those of a column stand below one another.
+    """
     if json:
         typer.echo(json_format.dumps(list(rows), indent=2, default=str))
         return
@@ -78,16 +70,25 @@ def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, json: boo
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
+        heading = headings.get(column, column.replace("_", " "))
+        if all(is_number(row.get(column)) or row.get(column) is None for row in rows):
+            table.add_column(heading, justify="right", no_wrap=True)
+        else:
+            table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_shown(row.get(column))) for column in columns))  # Text: a stored name is no markup
+        table.add_row(
+            *(Text(_shown(row.get(column), column)) for column in columns)
+        )  # Text: a stored name is no markup
     Console().print(table)
 
 
-def _shown(value: object) -> str:
+def _shown(value: object, column: str) -> str:
+    """Return a cell: of a column of seconds (``..._s``) tenths, of other fractions (money) six digits."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    text = str(value)
+    if isinstance(value, float):
+        text = f"{value:.1f}" if column.endswith("_s") else f"{value:.6g}"
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, need_store, plain_errors, show, with_stores
+from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, need_store, show, with_stores
 from agent_hedge.core.stores import Stores
 from agent_hedge.errors import ConfigurationError
 
@@ -28,15 +28,14 @@ def upgrade(
     json: JsonOption = False,
 ) -> None:
     """Create what is missing and migrate. The only command that creates a database file."""
-    with plain_errors():
-        from agent_hedge.stores.sql import migrate
+    from agent_hedge.stores.sql import migrate
 
-        if grants:
-            typer.echo(migrate.grants(grants, schema=schema))
-        elif sql:
-            typer.echo(migrate.upgrade_sql(need_store(store), schema=schema, revision=revision))
-        else:
-            _status(migrate.upgrade(need_store(store), schema=schema, revision=revision), json)
+    if grants:
+        typer.echo(migrate.grants(grants, schema=schema))
+    elif sql:
+        typer.echo(migrate.upgrade_sql(need_store(store), schema=schema, revision=revision))
+    else:
+        _status(migrate.upgrade(need_store(store), schema=schema, revision=revision), json)
 
 
 @app.command()
@@ -48,22 +47,20 @@ def downgrade(
     json: JsonOption = False,
 ) -> None:
     """Migrate back. Claims are what keeps effects from happening twice: to drop them needs --force."""
-    with plain_errors():
-        from agent_hedge.stores.sql import migrate
+    from agent_hedge.stores.sql import migrate
 
-        _status(migrate.downgrade(need_store(store), revision, schema=schema, force=force), json)
+    _status(migrate.downgrade(need_store(store), revision, schema=schema, force=force), json)
 
 
 @app.command()
 def check(store: StoreOption = "", schema: SchemaOption = None, json: JsonOption = False) -> None:
     """Say whether this release can use the database; exit 1 when it cannot."""
-    with plain_errors():
-        from agent_hedge.stores.sql import migrate
+    from agent_hedge.stores.sql import migrate
 
-        status = migrate.check(need_store(store), schema=schema)
-        _status(status, json)
-        if status.problems:
-            raise typer.Exit(1)
+    status = migrate.check(need_store(store), schema=schema)
+    _status(status, json)
+    if status.problems:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -74,22 +71,21 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Delete what is older: done claims, steps, runs, latency slices. Never a claim that runs or is in doubt."""
-    with plain_errors():
-        if not 0 < older_than < math.inf:
-            raise ConfigurationError("--older-than is a positive number of days")
-        seconds = older_than * DAY_S
-        before = time.time() - seconds
+    if not 0 < older_than < math.inf:
+        raise ConfigurationError("--older-than is a positive number of days")
+    seconds = older_than * DAY_S
+    before = time.time() - seconds
 
-        async def work(stores: Stores) -> dict[str, Any]:
-            return {
-                "claims": await stores.claims.prune(seconds),
-                "steps": await stores.steps.prune(before),
-                "runs": await stores.runs.prune(seconds),
-                "latency_slices": await stores.slices.prune(int(before)),
-            }
+    async def work(stores: Stores) -> dict[str, Any]:
+        return {
+            "claims": await stores.claims.prune(seconds),
+            "steps": await stores.steps.prune(before),
+            "runs": await stores.runs.prune(seconds),
+            "latency_slices": await stores.slices.prune(int(before)),
+        }
 
-        pruned = with_stores(store, schema, work)
-        show([pruned], list(pruned), json=json)
+    pruned = with_stores(store, schema, work)
+    show([pruned], list(pruned), json=json)
 
 
 def _status(status: Any, json: bool) -> None:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_hedge.errors import ConfigurationError
-
 if TYPE_CHECKING:
     from agent_hedge.testing.engine import FakeEngine
 
@@ -34,19 +32,12 @@ def engine(
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
 ) -> None:
     """Serve OpenAI's chat API on 127.0.0.1 with the queues, delays and failures of a real engine, until Ctrl-C."""
-    try:
-        from agent_hedge.testing.engine import FakeEngine, Hardware, parse_fault
+    from agent_hedge.testing.engine import FakeEngine, Hardware, parse_fault
 
-        hardware = Hardware(slots=slots, speedup=speedup)
-        faults = parse_fault(" ".join(fault)) if fault else None
-        server = FakeEngine(profile, model=model, hardware=hardware, faults=faults, seed=seed, port=port)
-        asyncio.run(_serve(server, profile))
-    except ConfigurationError as error:
-        typer.echo(f"agent-hedge engine: {error}", err=True)
-        raise typer.Exit(2) from None
-    except ModuleNotFoundError as error:
-        typer.echo(f"agent-hedge engine needs {error.name}: pip install 'agent-hedge[demo]'", err=True)
-        raise typer.Exit(2) from None
+    hardware = Hardware(slots=slots, speedup=speedup)
+    faults = parse_fault(" ".join(fault)) if fault else None
+    server = FakeEngine(profile, model=model, hardware=hardware, faults=faults, seed=seed, port=port)
+    asyncio.run(_serve(server, profile))
 
 
 async def _serve(server: FakeEngine, profile: str) -> None:

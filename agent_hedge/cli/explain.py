@@ -15,7 +15,7 @@ import typer
 
 from agent_hedge.cli.common import SchemaOption, StoreOption, with_stores
 from agent_hedge.core.stores import Stores
-from agent_hedge.errors import ConfigurationError, HedgeError
+from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools.registry import Registry
 
 
@@ -36,29 +36,19 @@ def explain(
 
     With a store its registry is asked, as a hedger would; without one, what is annotated on the tools.
     """
-    try:
-        from agent_hedge.adapters.langgraph.explain import explain as explain_graph
+    from agent_hedge.adapters.langgraph.explain import explain as explain_graph
 
-        if json and mermaid:
-            raise ConfigurationError("choose one of --json and --mermaid")
-        graph = load(target)
-        registry = _registry(store, schema)
-        found = explain_graph(graph, effects=registry, bar=bar, spec_of=registry.spec_of)  # type: ignore[arg-type]
-    except ConfigurationError as error:
-        typer.echo(f"agent-hedge explain: {error}", err=True)
-        raise typer.Exit(2) from None
-    except HedgeError as error:
-        typer.echo(f"agent-hedge explain: {error}", err=True)
-        raise typer.Exit(1) from None
-    except ModuleNotFoundError as error:
-        typer.echo(f"agent-hedge explain needs {error.name}: pip install 'agent-hedge[langgraph]'", err=True)
-        raise typer.Exit(2) from None
+    if json and mermaid:
+        raise ConfigurationError("choose one of --json and --mermaid")
+    graph = load(target)
+    registry = _registry(store, schema)
+    found = explain_graph(graph, effects=registry, bar=bar, spec_of=registry.spec_of)  # type: ignore[arg-type]
     if json:
         typer.echo(json_format.dumps(found.to_dict(), indent=2))
     else:
         typer.echo(found.mermaid() if mermaid else str(found))
     if fail_on_unknown and found.unknown:
-        typer.echo(f"agent-hedge explain: the effect of {', '.join(found.unknown)} is unknown", err=True)
+        typer.echo(f"agent-hedge: the effect of {', '.join(found.unknown)} is unknown", err=True)
         raise typer.Exit(1)
 
 
@@ -107,6 +97,8 @@ def _module(place: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    if place.endswith(".py") and not Path(place).is_file():
+        raise ConfigurationError(f"there is no file {place!r}")
     try:
         return _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -118,8 +110,6 @@ def _module(place: str) -> Any:
 
 
 def _file(path: Path) -> Any:
-    if not path.is_file():
-        raise ConfigurationError(f"there is no file {str(path)!r}")
     name = f"explained_{path.stem}"  # a file may be called like a module that is in use
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
+from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, show, with_stores
 from agent_hedge.core.stores import Claim, ClaimState, Stores
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.tools.answers import ANSWERS, Answer, resolve
@@ -35,28 +35,26 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """Show the newest claims. What was called with which arguments is not stored, only fingerprints."""
-    with plain_errors():
-        states = list(state or [])
+    states = list(state or [])
 
-        async def work(stores: Stores) -> list[Claim]:
-            return list(await stores.claims.recent(limit, states=states))
+    async def work(stores: Stores) -> list[Claim]:
+        return list(await stores.claims.recent(limit, states=states))
 
-        found = with_stores(store, schema, work)
-        rows = [_row(claim) for claim in found]
-        if not json:
-            rows = [row | {"key": row["key"][:SHOWN]} for row in rows]
-        show(rows, COLUMNS, json=json, empty="no claims")
+    found = with_stores(store, schema, work)
+    rows = [_row(claim) for claim in found]
+    if not json:
+        rows = [row | {"key": row["key"][:SHOWN]} for row in rows]
+    show(rows, COLUMNS, json=json, empty="no claims")
 
 
 @app.command("show")
 def show_(key: KeyArgument, store: StoreOption = "", schema: SchemaOption = None, json: JsonOption = False) -> None:
     """Show all that is known of one claim."""
-    with plain_errors():
 
-        async def work(stores: Stores) -> Claim:
-            return await _found(stores, key)
+    async def work(stores: Stores) -> Claim:
+        return await _found(stores, key)
 
-        _details(with_stores(store, schema, work), json=json)
+    _details(with_stores(store, schema, work), json=json)
 
 
 @app.command("resolve")
@@ -71,17 +69,16 @@ def resolve_(
 
     happened: it is done and never run again. did_not_happen: the next call may run. abandon: leave it, whatever it was.
     """
-    with plain_errors():
-        said = next((known for known in ANSWERS if known == answer), None)
-        if said is None:
-            raise ConfigurationError(f"an answer is one of {', '.join(ANSWERS)}")
-        chosen: Answer = said
+    said = next((known for known in ANSWERS if known == answer), None)
+    if said is None:
+        raise ConfigurationError(f"an answer is one of {', '.join(ANSWERS)}")
+    chosen: Answer = said
 
-        async def work(stores: Stores) -> Claim:
-            claim = await _found(stores, key)
-            return await resolve(stores.claims, claim.effect_key, chosen)
+    async def work(stores: Stores) -> Claim:
+        claim = await _found(stores, key)
+        return await resolve(stores.claims, claim.effect_key, chosen)
 
-        _details(with_stores(store, schema, work), json=json)
+    _details(with_stores(store, schema, work), json=json)
 
 
 @app.command()
@@ -94,14 +91,13 @@ def fence(
     json: JsonOption = False,
 ) -> None:
     """After a restored backup: claims since then may be missing, so calls that began before now are in doubt."""
-    with plain_errors():
-        epoch = _epoch(since)
+    epoch = _epoch(since)
 
-        async def work(stores: Stores) -> dict[str, Any]:
-            standing = await stores.claims.fence(epoch)
-            return {"since": _time(standing.since), "until": _time(standing.until)}
+    async def work(stores: Stores) -> dict[str, Any]:
+        standing = await stores.claims.fence(epoch)
+        return {"since": _time(standing.since), "until": _time(standing.until)}
 
-        show([with_stores(store, schema, work)], ["since", "until"], json=json)
+    show([with_stores(store, schema, work)], ["since", "until"], json=json)
 
 
 async def _found(stores: Stores, key: str) -> Claim:

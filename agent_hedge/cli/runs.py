@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
+from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, show, with_stores
 from agent_hedge.cli.report import printable
 from agent_hedge.cli.steps import Row, explained, line
 from agent_hedge.core.stores import RunRow, Stores
@@ -18,6 +18,8 @@ from agent_hedge.errors import ConfigurationError
 app = typer.Typer(name="runs", help="Runs: deadlines and budgets.", no_args_is_help=True, add_completion=False)
 
 COLUMNS = ["key", "generation", "state", "left_s", "steps", "hedges", "extra_attempts", "recoveries", "touched_s"]
+HEADINGS = {"generation": "gen", "extra_attempts": "purse", "recoveries": "recov.", "touched_s": "age s"}
+"""Shorter than the names, so that a key has room in 80 columns."""
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The run's key.")]
 
 
@@ -29,29 +31,33 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """Show the runs touched last. Only runs with a key are stored."""
-    with plain_errors():
 
-        async def work(stores: Stores) -> Sequence[RunRow]:
-            return await stores.runs.recent(limit)
+    async def work(stores: Stores) -> Sequence[RunRow]:
+        return await stores.runs.recent(limit)
 
-        now = time.time()
-        show([_row(run, now) for run in with_stores(store, schema, work)], COLUMNS, json=json, empty="no runs")
+    now = time.time()
+    show(
+        [_row(run, now) for run in with_stores(store, schema, work)],
+        COLUMNS,
+        json=json,
+        empty="no runs",
+        headings=HEADINGS,
+    )
 
 
 @app.command("show")
 def show_(key: KeyArgument, store: StoreOption = "", schema: SchemaOption = None, json: JsonOption = False) -> None:
     """Show the newest generation of a run."""
-    with plain_errors():
 
-        async def work(stores: Stores) -> RunRow | None:
-            return await stores.runs.load(key)
+    async def work(stores: Stores) -> RunRow | None:
+        return await stores.runs.load(key)
 
-        found = with_stores(store, schema, work)
-        if found is None:
-            raise ConfigurationError(f"there is no run {key!r:.80}")
-        facts = _row(found, time.time())
-        rows: list[Mapping[str, Any]] = [{"what": name.replace("_", " "), "is": value} for name, value in facts.items()]
-        show([facts] if json else rows, ["what", "is"], json=json)
+    found = with_stores(store, schema, work)
+    if found is None:
+        raise ConfigurationError(f"there is no run {key!r:.80}")
+    facts = _row(found, time.time())
+    rows: list[Mapping[str, Any]] = [{"what": name.replace("_", " "), "is": value} for name, value in facts.items()]
+    show([facts] if json else rows, ["what", "is"], json=json)
 
 
 @app.command()
@@ -60,22 +66,21 @@ def explain(key: KeyArgument, store: StoreOption = "", schema: SchemaOption = No
 
     The steps are in the store where the hedger's accounting records them.
     """
-    with plain_errors():
 
-        async def work(stores: Stores) -> tuple[RunRow | None, Sequence[Row], Sequence[Row]]:
-            return await stores.runs.load(key), await stores.steps.steps_of(key), await stores.steps.attempts_of(key)
+    async def work(stores: Stores) -> tuple[RunRow | None, Sequence[Row], Sequence[Row]]:
+        return await stores.runs.load(key), await stores.steps.steps_of(key), await stores.steps.attempts_of(key)
 
-        run, steps, attempts = with_stores(store, schema, work)
-        newest = max([step.get("generation") or 0 for step in steps], default=0 if run is None else run.generation)
-        found = explained([step for step in steps if (step.get("generation") or 0) == newest], attempts)
-        if run is None and not found:
-            raise ConfigurationError(f"there is no run {key!r:.80}")
-        if json:
-            show(found, [], json=True)
-            return
-        typer.echo(printable(f"run {key}, generation {newest}: {_used(run, found)}"))
-        for step in found:
-            typer.echo(printable(line(step)))
+    run, steps, attempts = with_stores(store, schema, work)
+    newest = max([step.get("generation") or 0 for step in steps], default=0 if run is None else run.generation)
+    found = explained([step for step in steps if (step.get("generation") or 0) == newest], attempts)
+    if run is None and not found:
+        raise ConfigurationError(f"there is no run {key!r:.80}")
+    if json:
+        show(found, [], json=True)
+        return
+    typer.echo(printable(f"run {key}, generation {newest}: {_used(run, found)}"))
+    for step in found:
+        typer.echo(printable(line(step)))
 
 
 def _used(run: RunRow | None, steps: Sequence[Row]) -> str:

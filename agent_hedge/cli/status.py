@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, need_store, plain_errors, with_stores
+from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, with_stores
 from agent_hedge.cli.report import printable
 from agent_hedge.core.stores import ClaimState, Stores
 
@@ -21,13 +21,12 @@ _STRICTNESS = ("on", "shadow", "off")
 
 def status(store: StoreOption = "", schema: SchemaOption = None, json: JsonOption = False) -> None:
     """Say which mode is in force, what the last hour was like, and what waits for a person."""
-    with plain_errors():
-        data = with_stores(need_store(store), schema, read)
-        if json:
-            typer.echo(json_format.dumps(data, indent=2))
-            return
-        for line in lines(data):
-            typer.echo(printable(line))
+    data = with_stores(store, schema, read)
+    if json:
+        typer.echo(json_format.dumps(data, indent=2))
+        return
+    for line in lines(data):
+        typer.echo(printable(line))
 
 
 async def read(stores: Stores) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def lines(data: dict[str, Any]) -> list[str]:
         ends = ", ".join(f"{count} {outcome}" for outcome, count in sorted(hour["outcomes"].items()))
         said.append(f"last hour: {hour['steps']} steps ({ends})")
         said.append(f"  {hour['hedges']} hedges, {hour['dispatch_rate']:.1%} of the steps")
-        said += [f"  refused {count} times: {reason}" for reason, count in hour["refusals"].items()]
+        said += [f"  {count} refused: {reason}" for reason, count in hour["refusals"].items()]
     else:
         said.append("last hour: no step was recorded")
     waiting = data["claims_in_doubt"]

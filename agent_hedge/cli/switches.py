@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
+from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, show, with_stores
 from agent_hedge.core.stores import Stores, Switch
 from agent_hedge.errors import ConfigurationError
 
@@ -63,12 +63,11 @@ def _scope(target: str, node: str, tenant: str, fleet: str) -> dict[str, str]:
 def _switch(
     mode: str, scope: dict[str, str], reason: str, until: str, store: str, schema: str | None, *, json: bool
 ) -> None:
-    with plain_errors():
-        if len(scope) > 1:
-            raise ConfigurationError(f"a switch stands for one scope; {' and '.join(scope)} are given")
-        kind, name = next(iter(scope.items()), ("fleet", ""))
-        switch = Switch(scope_kind=kind, scope=name, mode=mode, reason=reason, until=instant(until, time.time()))
-        show([row(one) for one in put(switch, store, schema)], COLUMNS, json=json, empty="nothing is switched")
+    if len(scope) > 1:
+        raise ConfigurationError(f"a switch stands for one scope; {' and '.join(scope)} are given")
+    kind, name = next(iter(scope.items()), ("fleet", ""))
+    switch = Switch(scope_kind=kind, scope=name, mode=mode, reason=reason, until=instant(until, time.time()))
+    show([row(one) for one in put(switch, store, schema)], COLUMNS, json=json, empty="nothing is switched")
 
 
 def put(switch: Switch, store: str, schema: str | None) -> Sequence[Switch]:

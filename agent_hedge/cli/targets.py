@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
+from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, show, with_stores
 from agent_hedge.cli.switches import ReasonOption, UntilOption, instant, put, row
 from agent_hedge.core.checks import NAME_LIMIT, check_text
 from agent_hedge.core.stores import Stores, Switch
@@ -24,12 +24,11 @@ NameArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The name of
 @app.command("list")
 def list_(store: StoreOption = "", schema: SchemaOption = None, json: JsonOption = False) -> None:
     """Show the targets that are drained or switched; what each process knows of their health is in its status."""
-    with plain_errors():
 
-        async def work(stores: Stores) -> Sequence[Switch]:
-            return await stores.switches.switches()
+    async def work(stores: Stores) -> Sequence[Switch]:
+        return await stores.switches.switches()
 
-        _show(with_stores(store, schema, work), json=json)
+    _show(with_stores(store, schema, work), json=json)
 
 
 @app.command()
@@ -58,10 +57,9 @@ def restore(
 
 
 def _put(target: str, mode: str, reason: str, until: str, store: str, schema: str | None, *, json: bool) -> None:
-    with plain_errors():
-        check_text(target, "a target", NAME_LIMIT, empty=False)
-        switch = Switch(scope_kind="target", scope=target, mode=mode, reason=reason, until=instant(until, time.time()))
-        _show(put(switch, store, schema), json=json)
+    check_text(target, "a target", NAME_LIMIT, empty=False)
+    switch = Switch(scope_kind="target", scope=target, mode=mode, reason=reason, until=instant(until, time.time()))
+    _show(put(switch, store, schema), json=json)
 
 
 def _show(switches: Sequence[Switch], *, json: bool) -> None:

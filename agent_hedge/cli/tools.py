@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, plain_errors, show, with_stores
+from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, show, with_stores
 from agent_hedge.core.step import Effect
 from agent_hedge.core.stores import EffectRow, EffectStore, Stores
 from agent_hedge.errors import ConfigurationError
@@ -37,14 +37,13 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """Show every tool: what counts, who says so, and why."""
-    with plain_errors():
 
-        async def work(registry: Registry, _: EffectStore) -> list[Entry]:
-            return registry.entries()
+    async def work(registry: Registry, _: EffectStore) -> list[Entry]:
+        return registry.entries()
 
-        found = _with_registry(store, schema, work)
-        rows = [_entry(entry) for entry in found if namespace is None or entry.namespace == namespace]
-        show(rows, ["namespace", "name", "effect", "hedgeable", "source", "why"], json=json, empty="no tools declared")
+    found = _with_registry(store, schema, work)
+    rows = [_entry(entry) for entry in found if namespace is None or entry.namespace == namespace]
+    show(rows, ["namespace", "name", "effect", "hedgeable", "source", "why"], json=json, empty="no tools declared")
 
 
 @app.command()
@@ -70,31 +69,30 @@ def annotate(
     json: JsonOption = False,
 ) -> None:
     """Say what a tool does. The operator's word comes before the code's and the server's."""
-    with plain_errors():
-        who = by or getpass.getuser()
+    who = by or getpass.getuser()
 
-        async def work(registry: Registry, _: EffectStore) -> Entry:
-            if withdraw:
-                await registry.awithdraw(name, namespace=namespace, by=who)
-                return registry.explain_entry(name, namespace)
-            return await registry.aannotate(
-                name,
-                effect,
-                namespace=namespace,
-                note=note,
-                by=who,
-                key=key or None,
-                scope=scope,
-                key_param=key_param or None,
-                retention=retention,
-                rules=_rules(rule or []),
-                commutes=commutes,
-                repeat_allowed=not no_repeat,
-                at_least_once=at_least_once,
-            )
+    async def work(registry: Registry, _: EffectStore) -> Entry:
+        if withdraw:
+            await registry.awithdraw(name, namespace=namespace, by=who)
+            return registry.explain_entry(name, namespace)
+        return await registry.aannotate(
+            name,
+            effect,
+            namespace=namespace,
+            note=note,
+            by=who,
+            key=key or None,
+            scope=scope,
+            key_param=key_param or None,
+            retention=retention,
+            rules=_rules(rule or []),
+            commutes=commutes,
+            repeat_allowed=not no_repeat,
+            at_least_once=at_least_once,
+        )
 
-        entry = _entry(_with_registry(store, schema, work))
-        show([entry], ["namespace", "name", "effect", "hedgeable", "source", "why"], json=json)
+    entry = _entry(_with_registry(store, schema, work))
+    show([entry], ["namespace", "name", "effect", "hedgeable", "source", "why"], json=json)
 
 
 @app.command()
@@ -108,14 +106,13 @@ def declare(
     json: JsonOption = False,
 ) -> None:
     """Take in the answer of an MCP server's tools/list."""
-    with plain_errors():
-        tools = _listed(file)
+    tools = _listed(file)
 
-        async def work(registry: Registry, _: EffectStore) -> list[Entry]:
-            return await registry.adeclare(tools, namespace=namespace, trusted=trusted, repin=repin)
+    async def work(registry: Registry, _: EffectStore) -> list[Entry]:
+        return await registry.adeclare(tools, namespace=namespace, trusted=trusted, repin=repin)
 
-        rows = [_entry(entry) for entry in _with_registry(store, schema, work)]
-        show(rows, ["namespace", "name", "effect", "hedgeable", "why"], json=json)
+    rows = [_entry(entry) for entry in _with_registry(store, schema, work)]
+    show(rows, ["namespace", "name", "effect", "hedgeable", "why"], json=json)
 
 
 @app.command()
@@ -125,16 +122,15 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
 ) -> None:
     """Print the operator's entries as JSON, for review in git."""
-    with plain_errors():
 
-        async def work(_: Registry, effects: EffectStore) -> dict[str, Any]:
-            return exchange.exported((await effects.read())[1])
+    async def work(_: Registry, effects: EffectStore) -> dict[str, Any]:
+        return exchange.exported((await effects.read())[1])
 
-        text = json_format.dumps(_with_registry(store, schema, work), indent=2)
-        if output is None:
-            typer.echo(text)
-        else:
-            output.write_text(text + "\n")
+    text = json_format.dumps(_with_registry(store, schema, work), indent=2)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text + "\n")
 
 
 @app.command()
@@ -148,30 +144,29 @@ def apply(
     json: JsonOption = False,
 ) -> None:
     """Make the operator's entries what the file says."""
-    with plain_errors():
-        wanted = exchange.imported(_read(file))
-        who = by or getpass.getuser()
+    wanted = exchange.imported(_read(file))
+    who = by or getpass.getuser()
 
-        async def work(_: Registry, effects: EffectStore) -> list[exchange.Change]:
-            changes = exchange.differences((await effects.read())[1], wanted, prune=prune)
-            if not dry_run:
-                await effects.write([change.after for change in changes if change.after], by=who)
-                for change in changes:
-                    if change.after is None:
-                        await effects.withdraw(change.namespace, change.name, "operator", by=who)
-            return changes
+    async def work(_: Registry, effects: EffectStore) -> list[exchange.Change]:
+        changes = exchange.differences((await effects.read())[1], wanted, prune=prune)
+        if not dry_run:
+            await effects.write([change.after for change in changes if change.after], by=who)
+            for change in changes:
+                if change.after is None:
+                    await effects.withdraw(change.namespace, change.name, "operator", by=who)
+        return changes
 
-        rows = [
-            {
-                "change": change.kind,
-                "namespace": change.namespace,
-                "name": change.name,
-                "before": exchange.plain(change.before) if change.before else None,
-                "after": exchange.plain(change.after) if change.after else None,
-            }
-            for change in _with_registry(store, schema, work)
-        ]
-        show(rows, ["change", "namespace", "name", "before", "after"], json=json, empty="no changes")
+    rows = [
+        {
+            "change": change.kind,
+            "namespace": change.namespace,
+            "name": change.name,
+            "before": exchange.plain(change.before) if change.before else None,
+            "after": exchange.plain(change.after) if change.after else None,
+        }
+        for change in _with_registry(store, schema, work)
+    ]
+    show(rows, ["change", "namespace", "name", "before", "after"], json=json, empty="no changes")
 
 
 @app.command()
@@ -183,13 +178,12 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """Show every version of a tool's entries, oldest first."""
-    with plain_errors():
 
-        async def work(registry: Registry, _: EffectStore) -> list[dict[str, Any]]:
-            return [_line(row) for row in await registry.history(name, namespace)]
+    async def work(registry: Registry, _: EffectStore) -> list[dict[str, Any]]:
+        return [_line(row) for row in await registry.history(name, namespace)]
 
-        rows = _with_registry(store, schema, work)
-        show(rows, ["at", "revision", "source", "effect", "change", "by", "note"], json=json, empty="no history")
+    rows = _with_registry(store, schema, work)
+    show(rows, ["at", "revision", "source", "effect", "change", "by", "note"], json=json, empty="no history")
 
 
 @app.command()
@@ -201,24 +195,23 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """List the tools nobody decides about: unknown, stale, contradictory, unreadable. Exit 1 if there are any."""
-    with plain_errors():
-        live = _listed(file) if file is not None else None
+    live = _listed(file) if file is not None else None
 
-        async def work(registry: Registry, effects: EffectStore) -> list[Entry]:
-            if live is None:
-                return registry.entries()
-            vouched = {row.name for row in (await effects.read())[1] if row.namespace == namespace and row.trusted}
-            aside = Registry(_Frozen(effects))  # what it hears is not written
-            await aside.refresh(time.monotonic())
-            for trusted in (True, False):
-                some = [tool for tool in live if (tool["name"] in vouched) is trusted]
-                aside.declare(some, namespace=namespace, trusted=trusted)
-            return [aside.explain_entry(tool["name"], namespace) for tool in live]
+    async def work(registry: Registry, effects: EffectStore) -> list[Entry]:
+        if live is None:
+            return registry.entries()
+        vouched = {row.name for row in (await effects.read())[1] if row.namespace == namespace and row.trusted}
+        aside = Registry(_Frozen(effects))  # what it hears is not written
+        await aside.refresh(time.monotonic())
+        for trusted in (True, False):
+            some = [tool for tool in live if (tool["name"] in vouched) is trusted]
+            aside.declare(some, namespace=namespace, trusted=trusted)
+        return [aside.explain_entry(tool["name"], namespace) for tool in live]
 
-        open_ = [_entry(entry) for entry in _with_registry(store, schema, work) if not entry.source]
-        show(open_, ["namespace", "name", "effect", "why"], json=json, empty="every tool is decided")
-        if open_:
-            raise typer.Exit(1)
+    open_ = [_entry(entry) for entry in _with_registry(store, schema, work) if not entry.source]
+    show(open_, ["namespace", "name", "effect", "why"], json=json, empty="every tool is decided")
+    if open_:
+        raise typer.Exit(1)
 
 
 class _Frozen:

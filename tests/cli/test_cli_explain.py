@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from agent_hedge.cli.explain import explain
+from agent_hedge.cli.__main__ import app
 from agent_hedge.core.step import Effect
 from agent_hedge.stores.sql import migrate, sql_stores
 from agent_hedge.tools.registry import Registry
@@ -63,14 +62,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def app() -> typer.Typer:
-    found = typer.Typer()
-    found.command()(explain)
-    return found
-
-
 def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app(), arguments)
+    result = CliRunner().invoke(app, ["explain", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -103,7 +96,7 @@ def test_fails_on_unknown_tools_if_asked(file: Path) -> None:
     code, out, err = run(f"{file}:graph", "--fail-on-unknown", "--json")
     assert code == 1
     assert json.loads(out)
-    assert err == "agent-hedge explain: the effect of pay is unknown\n"
+    assert err == "agent-hedge: the effect of pay is unknown\n"
 
 
 def test_r09_the_registry_of_a_store_comes_first_and_is_not_written_to(file: Path, tmp_path: Path) -> None:

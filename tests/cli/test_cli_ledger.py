@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agent_hedge.cli.ledger import app
+from agent_hedge.cli.__main__ import app
 from agent_hedge.core.stores import Claim, ClaimState
 from agent_hedge.stores.sql import migrate, sql_stores
 from agent_hedge.testing.suites.claims import a_claim, digest
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> str:
 
 
 def run(*arguments: str, store: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [*arguments, "--store", store])
+    result = CliRunner().invoke(app, ["ledger", *arguments, "--store", store])
     assert result.exit_code == code, result.output
     return result.output
 
@@ -117,13 +117,11 @@ def test_r11_fence_remembers_what_a_backup_has_lost(store: str) -> None:
 
 
 def test_r11_prune_takes_only_done_rows_of_the_age_it_is_told(store: str) -> None:
-    from agent_hedge.cli.db import app as db
-
     with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:  # all of them 10 days ago
         for column in ("claimed_at", "settled_at"):
             connection.execute(f"UPDATE effect_claims SET {column} = {column} - 864000")
     for days, pruned, left in (("30", 0, 5), ("9", 1, 4), ("0.001", 0, 4)):
-        told = CliRunner().invoke(db, ["prune", "--older-than", days, "--store", store, "--json"])
+        told = CliRunner().invoke(app, ["db", "prune", "--older-than", days, "--store", store, "--json"])
         assert json.loads(told.output)[0]["claims"] == pruned
         states = [row["state"] for row in json.loads(run("list", "--json", store=store))]
         assert len(states) == left

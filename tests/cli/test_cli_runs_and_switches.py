@@ -94,6 +94,24 @@ def test_runs_are_listed_and_shown(url: str) -> None:
     assert "trip" in run("runs", "show", "trip", store=url).stdout
 
 
+def test_a_list_of_runs_fits_into_80_columns(url: str) -> None:
+    """Keys are folded, numbers and their headings are not."""
+
+    async def main() -> None:
+        async with Hedger(url, accounting="off") as opened:
+            for key in ("customer-4711/thread-0198a6b2-7c1e-7f3a", "trip"):
+                async with opened.run(key=key, deadline=86_400.0, extra_attempts=12):
+                    pass
+
+    asyncio.run(main())
+    listed = CliRunner().invoke(app, ["runs", "list"], env={"AGENT_HEDGE_STORE": url, "COLUMNS": "80"})
+    said = listed.stdout.splitlines()
+    assert said[0].split() == ["key", "gen", "state", "left", "s", "steps", "hedges", "purse", "recov.", "age", "s"]
+    assert re.fullmatch(r"trip +0 +paused +86[34]\d\d\.\d +0 +0 +12 +0 +\d+\.\d", said[1].rstrip())
+    assert max(map(len, said)) <= 80
+    assert "".join(line.partition("  ")[0].rstrip() for line in said[2:]) == "customer-4711/thread-0198a6b2-7c1e-7f3a"
+
+
 async def at_once() -> None:
     """Answer in the first turn of the loop."""
 

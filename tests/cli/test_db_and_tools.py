@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from agent_hedge.cli import db, tools
+from agent_hedge.cli.__main__ import app
 from agent_hedge.stores.sql import migrate
 
 SECRET = "canary-p4ssw0rd"
-app = typer.Typer()
-app.add_typer(db.app, name="db")
-app.add_typer(tools.app, name="tools")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from agent_hedge.cli import __main__ as root
 from agent_hedge.cli.demo import draws, words
 from agent_hedge.cli.demo.statistics import percentile
 from agent_hedge.testing.profiles import Recorded
+from tests.conftest import HUNG_S
 
 KEYS = {
     "runs", "run_p50_s", "run_p95_s", "run_p99_s", "ttft_sum_p99_s", "ttft_p50_s", "ttft_p99_s", "hedge_rate",
@@ -26,7 +27,7 @@ DEMO = [sys.executable, "-m", "agent_hedge.cli.__main__", "demo"]
 
 
 def demo(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*DEMO, *options], capture_output=True, text=True, timeout=120, cwd=cwd)
+    return subprocess.run([*DEMO, *options], capture_output=True, text=True, timeout=10 * HUNG_S, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +150,11 @@ def test_ctrl_c_leaves_nothing_behind(processes: int, tmp_path: Path) -> None:
     )  # fmt: skip
     _wait(lambda: len(_marked(str(tmp_path))) >= processes)  # itself, two engines, three clients, and Python's own
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130
-    assert b"Traceback" not in err
+    assert err == b"agent-hedge: interrupted\n"
     _wait(lambda: not _marked(str(tmp_path)))
+    assert not list(tmp_path.iterdir())
 
 
 def _marked(value: str) -> list[str]:
@@ -167,7 +169,7 @@ def _marked(value: str) -> list[str]:
     return found
 
 
-def _wait(holds: Any, seconds: float = 60.0) -> None:
+def _wait(holds: Any, seconds: float = 2 * HUNG_S) -> None:
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
 
 from agent_hedge import __version__
 from agent_hedge.cli import __main__ as root
@@ -69,24 +70,24 @@ def test_r20_an_unknown_command(capfd: pytest.CaptureFixture[str]) -> None:
             2,
             "agent-hedge: this needs langgraph: pip install 'agent-hedge[langgraph]'\n",
         ),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "agent-hedge: interrupted\n"),
     ],
 )
 def test_r20_a_mistake_is_one_clear_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
 ) -> None:
-    def broken(**_: object) -> None:
+    def broken(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(root, "app", broken)
+    monkeypatch.setattr(TyperGroup, "invoke", broken)
     assert run(capfd, "db") == (code, "", said)
 
 
 def test_a_missing_package_of_nobodys_extra_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(**_: object) -> None:
+    def broken(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'agent_hedge.gone'", name="agent_hedge.gone")
 
-    monkeypatch.setattr(root, "app", broken)
+    monkeypatch.setattr(TyperGroup, "invoke", broken)
     with pytest.raises(ModuleNotFoundError):
         root.main(["db"])
 

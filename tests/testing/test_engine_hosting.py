@@ -19,15 +19,15 @@ from urllib.request import Request, urlopen
 
 import anyio
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from agent_hedge.cli.engine import engine as command
+from agent_hedge.cli.__main__ import app
 from agent_hedge.core.step import Attempt, Role
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.testing.engine import Ending, FakeEngine, Hardware, RemoteEngine, serve_in_process
 from agent_hedge.testing.engine.hosting import deaf_to_ctrl_c
 from agent_hedge.testing.fakes import place
+from tests.conftest import HUNG_S
 
 QUICK = Hardware(decode_rate=5_000)
 ROOT = Path(__file__).parents[2]
@@ -137,13 +137,6 @@ def test_r20_a_process_that_cannot_listen_says_so(taken_port: int) -> None:
         pass
 
 
-@pytest.fixture
-def run() -> typer.Typer:
-    app = typer.Typer()
-    app.command()(command)
-    return app
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -154,17 +147,17 @@ def run() -> typer.Typer:
         (["--fault", "explode"], "'explode' is no fault"),
     ],
 )
-def test_r20_the_command_refuses_in_one_line(run: typer.Typer, arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(run, [*arguments, "--port", "0"])
+def test_r20_the_command_refuses_in_one_line(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["engine", *arguments, "--port", "0"])
     assert result.exit_code == 2
     assert says in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_r20_the_command_names_a_port_in_use(run: typer.Typer, taken_port: int) -> None:
-    result = CliRunner().invoke(run, ["--port", str(taken_port)])
+def test_r20_the_command_names_a_port_in_use(taken_port: int) -> None:
+    result = CliRunner().invoke(app, ["engine", "--port", str(taken_port)])
     assert result.exit_code == 2
-    assert result.stderr == (f"agent-hedge engine: cannot listen on 127.0.0.1:{taken_port}: Address already in use\n")
+    assert result.stderr == f"agent-hedge: cannot listen on 127.0.0.1:{taken_port}: Address already in use\n"
 
 
 def test_the_command_serves_until_ctrl_c() -> None:
@@ -181,5 +174,5 @@ def test_the_command_serves_until_ctrl_c() -> None:
     url = process.stdout.readline().split()[0]
     assert ask(url).startswith("On Hello")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=HUNG_S)
     assert (process.returncode, out, err) == (0, "", "")

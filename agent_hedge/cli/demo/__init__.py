@@ -125,8 +125,11 @@ def _check_installed() -> None:
 
 
 def _check_writable(page: Path) -> None:
-    """Find out that the page cannot be written before the work is done, not after."""
+    """Find out that the page cannot be written before the work is done, not after; leave nothing there meanwhile."""
+    there = page.exists()
     try:
         page.open("a", encoding="utf-8").close()
     except OSError as error:
         raise ConfigurationError(f"cannot write the page to {page}: {error.strerror}") from error
+    if not there:
+        page.unlink()

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, need_store, plain_errors, with_stores
+from agent_hedge.cli.common import JsonOption, SchemaOption, StoreOption, with_stores
 from agent_hedge.cli.report.figures import Figures, figures
 from agent_hedge.cli.report.page import page
 from agent_hedge.cli.report.text import as_data, lines
@@ -34,19 +34,18 @@ def report(
     json: JsonOption = False,
 ) -> None:
     """Say what hedging did: why not, what it cost, what it won, and what to change."""
-    with plain_errors():
-        seconds = parse_since(since)
-        if not 0 < budget <= 1:
-            raise ConfigurationError(f"--budget is a ratio in (0, 1], not {budget!r}")
-        found = with_stores(store, schema, lambda stores: read(stores, need_store(store), seconds))
-        data = as_data(found, seconds, budget)
-        if html is not None:
-            html.write_text(page(found, data), encoding="utf-8")
-            typer.echo(f"written to {html}", err=True)
-        if json:
-            typer.echo(json_format.dumps(data, indent=2))
-        elif html is None:
-            typer.echo("\n".join(printable(line) for line in lines(data)))
+    seconds = parse_since(since)
+    if not 0 < budget <= 1:
+        raise ConfigurationError(f"--budget is a ratio in (0, 1], not {budget!r}")
+    found = with_stores(store, schema, lambda stores: read(stores, store, seconds))
+    data = as_data(found, seconds, budget)
+    if html is not None:
+        html.write_text(page(found, data), encoding="utf-8")
+        typer.echo(f"written to {html}", err=True)
+    if json:
+        typer.echo(json_format.dumps(data, indent=2))
+    elif html is None:
+        typer.echo("\n".join(printable(line) for line in lines(data)))
 
 
 async def read(stores: Stores, store: str, seconds: float) -> Figures:
