@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Self, cast
 
 import anyio
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.load import dumpd
@@ -41,6 +42,10 @@ _CARRIED = ("name", "cache", "verbose", "callbacks", "tags", "metadata", "custom
 """What the primary carries, the hedged model carries."""
 _WHOLE = frozenset({"n", "audio", "modalities", "tools"})
 """Arguments of a call that may keep it from being streamed."""
+
+
+_open_runs: ContextVar[list[AsyncCallbackManagerForLLMRun] | None] = ContextVar("agent_hedge_open_runs", default=None)
+"""The runs of the call around this code that callbacks were told of, and whose answers are not there."""
 
 
 class Lanes:
@@ -164,22 +169,51 @@ class HedgedChatModel(BaseChatModel, _Inside):
             return await call.run(self._lanes.whole, call.generate)
         return await call.run(self._lanes.first_token if self._judge is None else self._lanes.accepted, call.collect)
 
-    async def _agenerate_with_cache(
+    async def agenerate(
+        self,
+        messages: list[list[BaseMessage]],
+        stop: list[str] | None = None,
+        callbacks: Callbacks = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        """As a plain model, but a cancelled call ends its runs for callbacks: LangChain leaves them open (facts 2i)."""
+        open_runs: list[AsyncCallbackManagerForLLMRun] = []
+        token = _open_runs.set(open_runs)
+        try:
+            return await super().agenerate(messages, stop, callbacks, **kwargs)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                with anyio.CancelScope(shield=True):
+                    for run in open_runs:
+                        await run.on_llm_error(error, response=LLMResult(generations=[]))
+            raise
+        finally:
+            _open_runs.reset(token)
+
+    def _agenerate_with_cache(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
+    ) -> Coroutine[Any, Any, ChatResult]:
+        """Note the run as open at once: a task of it that is cancelled before its first step runs no line of it."""
+        if run_manager is not None and (open_runs := _open_runs.get()) is not None:
+            open_runs.append(run_manager)
+        return self._ended(messages, stop, run_manager, kwargs)
+
+    async def _ended(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        run_manager: AsyncCallbackManagerForLLMRun | None,
+        kwargs: dict[str, Any],
     ) -> ChatResult:
-        """As a plain model, but a cancelled call ends its run for callbacks: LangChain leaves it open (facts 2i)."""
-        try:
-            return await super()._agenerate_with_cache(messages, stop=stop, run_manager=run_manager, **kwargs)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if run_manager is not None and task is not None and task.cancelling():
-                with anyio.CancelScope(shield=True):
-                    await run_manager.on_llm_error(error, response=LLMResult(generations=[]))
-            raise
+        result = await super()._agenerate_with_cache(messages, stop=stop, run_manager=run_manager, **kwargs)
+        if run_manager is not None and (open_runs := _open_runs.get()) is not None:
+            open_runs.remove(run_manager)  # who made the call says its end
+        return result
 
     def _generate(
         self,

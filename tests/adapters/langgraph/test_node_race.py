@@ -579,6 +579,60 @@ def test_r07_a_cancelled_hedged_model_closes_its_run() -> None:
         assert heard.heard == ["start", "error CancelledError"], mode
 
 
+@pytest.mark.parametrize("ticks", range(4))
+def test_r07_a_model_cancelled_as_it_starts_closes_its_runs(ticks: int) -> None:
+    """As when a branch beside it fails in the same turn of the loop: what was told of a start is told of an end."""
+    hedger, both = Hedger(), asyncio.Event()
+
+    class Inline(Heard):
+        run_inline = True
+
+        def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+            super().on_chat_model_start()
+            if len(self.heard) == 2:
+                both.set()
+
+    heard = Inline()
+    model = hedger.chat_model(Target("a", Chat(ttft=9.0)), Target("b", Chat(ttft=9.0)), family="scripted")
+
+    async def main() -> None:
+        call = asyncio.create_task(model.agenerate([[HumanMessage("x")], [HumanMessage("y")]], callbacks=[heard]))
+        await both.wait()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await hedger.aclose()
+
+    run_virtual(main)
+    assert heard.heard == ["start", "start", "error CancelledError", "error CancelledError"]
+
+
+def test_r07_runs_that_had_ended_when_their_call_was_cancelled_are_told_of_once() -> None:
+    class Slow(Heard):
+        run_inline = True
+
+        async def on_llm_end(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+            await asyncio.sleep(1.0)
+            self.heard.append("end")
+
+    hedger, heard = Hedger(), Slow()
+    model = hedger.chat_model(Target("a", Chat()), Target("b", Chat()), family="scripted")
+
+    async def main() -> None:
+        call = asyncio.create_task(model.ainvoke("x", {"callbacks": [heard]}))
+        await asyncio.sleep(0.5)  # the answer is there, and its end is being told
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.sleep(2.0)
+        await hedger.aclose()
+
+    run_virtual(main)
+    assert [said for said in heard.heard if said != "token"] == ["start", "end"]
+
+
 # --- what bars it -----------------------------------------------------------------------------------------------------
 
 
