@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
 import re
 import tomllib
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import pytest
 
 from agent_hedge.cli.__main__ import main
 from agent_hedge.testing.engine import FakeEngine
-from tests.examples.page import KEYS, snippets
+from tests.examples.page import KEYS, snippets, with_replicas
 
 PAGE = Path(__file__).parents[2] / "README.md"
 README = PAGE.read_text(encoding="utf-8")
@@ -25,21 +21,15 @@ COMMANDS = sorted(set(re.findall(r"agent-hedge ([a-z]+)((?: --[a-z-]+)*)", READM
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=range(len(SNIPPETS)))
 def test_runs(snippet: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them alone, as a program."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    names = asyncio.run(_names_after(compile(snippet, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)))
+    names: dict[str, Any] = {}
+    with FakeEngine.in_thread() as one, FakeEngine.in_thread() as other:
+        exec(with_replicas(snippet, (one.base_url, other.base_url)), names)
     if "answer" in names:
         assert names["answer"].text
         assert names["run"].report()["steps"] == 1
-
-
-async def _names_after(code: CodeType) -> dict[str, Any]:
-    async with FakeEngine() as one, FakeEngine() as other:
-        names: dict[str, Any] = {"urls": [one.base_url, other.base_url]}
-        result = eval(code, names)
-        if inspect.isawaitable(result):
-            await result
-    return names
 
 
 @pytest.mark.parametrize(("command", "options"), COMMANDS)
