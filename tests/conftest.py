@@ -37,9 +37,9 @@ def unhurried() -> None:
     """
     from agent_hedge.engine import runbook
     from agent_hedge.hedger import shared
-    from agent_hedge.stores.sql import engine
+    from agent_hedge.stores.sql import engine, sqlite
 
-    engine.TIMEOUT_S = shared.SETTLE_S = runbook.PATIENCE_S = HUNG_S
+    engine.TIMEOUT_S = sqlite.BUSY_S = shared.SETTLE_S = runbook.PATIENCE_S = HUNG_S
 
 
 @pytest.fixture(scope="session", autouse=True)

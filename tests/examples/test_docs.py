@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HUNG_S
 from tests.examples.page import snippets
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "tests.examples.page", str(PAGES[page])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=tmp_path, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30 * HUNG_S, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -52,7 +53,7 @@ def test_the_navigation_holds_every_page() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed (extra docs)")
 def test_mkdocs_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30 * HUNG_S, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert (tmp_path / "index.html").is_file()
 

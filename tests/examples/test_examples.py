@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HUNG_S
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 SAYS = {
     "01_wrap.py": "hedged, p99:",
@@ -24,7 +26,7 @@ SAYS = {
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])
 def test_runs(example: Path) -> None:
-    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=30 * HUNG_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert SAYS.get(example.name, "") in done.stdout
     assert done.stdout

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.conftest import HUNG_S
+
 WITHOUT = """
 import sys
 sys.modules[{package!r}] = None
@@ -30,7 +32,7 @@ except ModuleNotFoundError as error:
 )
 def test_a_missing_package_is_named_with_its_extra(package: str, call: str, says: str) -> None:
     code = WITHOUT.format(package=package, call=call)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=10 * HUNG_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(package)
     assert says in done.stdout

@@ -23,6 +23,7 @@ from agent_hedge.stores.sql import migrate, sql_stores
 from agent_hedge.stores.sql.schema import VERSION_TABLE, metadata, store_meta
 from agent_hedge.testing.postgres import PostgresServer
 from agent_hedge.testing.suites.claims import a_claim
+from tests.conftest import HUNG_S
 
 
 @contextmanager
@@ -266,7 +267,8 @@ def test_concurrent_upgrades(empty_url: str) -> None:
     """Four processes at once, ten times over: no failure, one ledger."""
     program = (
         "import sys\n"
-        "from agent_hedge.stores.sql import migrate\n"
+        "from agent_hedge.stores.sql import migrate, sqlite\n"
+        f"sqlite.BUSY_S = {HUNG_S}\n"
         "for line in sys.stdin:\n"
         "    try:\n"
         "        print(migrate.upgrade(line.strip()).uuid, flush=True)\n"
@@ -295,7 +297,7 @@ def test_concurrent_upgrades(empty_url: str) -> None:
         for worker in workers:
             assert worker.stdin
             worker.stdin.close()
-            worker.wait(10)
+            worker.wait(HUNG_S)
             assert worker.stdout
             worker.stdout.close()
 

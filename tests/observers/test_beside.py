@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import HUNG_S
+
 from .beside import INSTRUMENTATIONS
 
 INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
@@ -20,7 +22,7 @@ ROOT = {"openinference": "LangGraph", "traceloop": "invoke_agent LangGraph", "of
 def told(request: pytest.FixtureRequest) -> Any:
     """What was told beside one of them, in a process of its own."""
     command = [sys.executable, "-m", "tests.observers.beside", request.param]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10 * HUNG_S, check=False)
     assert done.returncode == 0, done.stderr
     return {"by": request.param, **json.loads(done.stdout)}
 

@@ -12,6 +12,7 @@ import pytest
 from agent_hedge.core.events import AttemptRefused, Claimed, Fenced, Reason
 from agent_hedge.core.step import Role, StepKey
 from agent_hedge.observers.logging import Logging
+from tests.conftest import HUNG_S
 
 from .kit import play
 
@@ -99,5 +100,7 @@ def test_by_default_nothing_is_heard_and_nothing_is_made(caplog: pytest.LogCaptu
 
 
 def test_a_program_that_sets_up_no_logging_sees_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET], capture_output=True, text=True, timeout=10 * HUNG_S, check=True
+    )
     assert (done.stdout, done.stderr) == ("", "")

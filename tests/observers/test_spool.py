@@ -17,6 +17,7 @@ from agent_hedge.observers.accounting import Accounting
 from agent_hedge.observers.recorder import Recorder, adopt
 from agent_hedge.observers.spool import Spool, orphans
 from agent_hedge.stores.memory import MemorySteps
+from tests.conftest import HUNG_S
 
 from .kit import IdlePortal, play
 
@@ -61,7 +62,9 @@ def recorder(folder: Path, store: MemorySteps | None = None) -> Recorder:
 
 @pytest.mark.parametrize("killed_in_call", [3, 4], ids=["primary", "hedge"])
 def test_r18_a_killed_process_is_found_and_settled_as_unknown(tmp_path: Path, killed_in_call: int) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(killed_in_call)], timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), str(killed_in_call)], timeout=10 * HUNG_S, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     store = MemorySteps()
     next_start = Accounting(recorder(tmp_path, store))

@@ -12,6 +12,7 @@ import pytest
 from agent_hedge import Effect, Hedger
 from agent_hedge.engine.rounds import EVERY_S
 from agent_hedge.testing.postgres import PostgresServer
+from tests.conftest import HUNG_S
 
 WITHIN_S = 2.0
 
@@ -48,11 +49,11 @@ def test_r09_another_process_is_heard_in_the_round_after_it(url: str, hedger: He
     name = f"search-{url.partition(':')[0]}"
     with ended:
         assert hedger.registry.effect(name) is Effect.ONCE, "nothing counts before the store was read"
-        assert ended.wait_for(lambda: rounds[0] > 0, timeout=60)
+        assert ended.wait_for(lambda: rounds[0] > 0, timeout=HUNG_S)
     for effect in (Effect.READ_ONLY, Effect.ONCE):
         said = [sys.executable, "-m", "agent_hedge.cli", "tools", "annotate", name, effect.value, "--store", url]
-        subprocess.run(said, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run(said, check=True, stdout=subprocess.DEVNULL, timeout=10 * HUNG_S)
         with ended:
             after = rounds[0] + 2  # one may have begun before
-            assert ended.wait_for(lambda: rounds[0] >= after, timeout=60)  # noqa: B023 - waited for right here
+            assert ended.wait_for(lambda: rounds[0] >= after, timeout=HUNG_S)  # noqa: B023 - waited for right here
         assert hedger.registry.effect(name) is effect

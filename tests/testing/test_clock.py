@@ -24,6 +24,7 @@ import pytest
 
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.testing import Deadlock, VirtualClock, VirtualTimeLoop, clock, run_virtual
+from tests.conftest import HUNG_S
 
 WORK = 0.05
 """Real seconds of honest work in a thread: the subject of the thread tests is that it beats virtual timers."""
@@ -375,7 +376,7 @@ def test_grace_waits_for_a_peer_in_another_thread() -> None:
     thread = threading.Thread(target=peer)
     thread.start()
     with theirs:
-        assert run_virtual(main, grace=10.0) == (b"!", 0.0)
+        assert run_virtual(main, grace=HUNG_S) == (b"!", 0.0)
         thread.join()
 
 
@@ -454,7 +455,7 @@ def test_grace_lets_trio_wait_for_a_thread() -> None:
             await anyio.to_thread.run_sync(time.sleep, WORK)
         return anyio.current_time()
 
-    assert run_virtual(main, backend="trio", grace=2.0) == 0.0
+    assert run_virtual(main, backend="trio", grace=HUNG_S) == 0.0
 
 
 def test_missing_trio_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from agent_hedge.testing.engine import (
 )
 from agent_hedge.testing.engine.replies import derived
 from agent_hedge.testing.engine.schema import Filler
+from tests.conftest import HUNG_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -58,7 +59,10 @@ GREET = {
 @asynccontextmanager
 async def serving(*args: Any, **settings: Any) -> AsyncIterator[tuple[FakeEngine, httpx.AsyncClient]]:
     settings.setdefault("hardware", QUICK)
-    async with FakeEngine(*args, **settings) as engine, httpx.AsyncClient(base_url=engine.url, timeout=10) as client:
+    async with (
+        FakeEngine(*args, **settings) as engine,
+        httpx.AsyncClient(base_url=engine.url, timeout=HUNG_S) as client,
+    ):
         yield engine, client
 
 
