@@ -1,4 +1,4 @@
-"""Hedged LLM steps for LangGraph agents: the tail of long runs cut, and no side effect run twice.
+"""Hedged LLM steps for LangGraph agents: cut the tail of long runs, and run no side effect twice.
 
 Names are imported at first use (PEP 562), so that what is not used costs nothing: the pytest plugin, which every
 pytest session loads, imports this package.

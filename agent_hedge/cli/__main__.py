@@ -97,7 +97,7 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Hedged LLM steps for LangGraph agents: the tail of long runs cut."""
+    """Hedged LLM steps for LangGraph agents: cut the tail of long runs, and run no side effect twice."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

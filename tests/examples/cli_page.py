@@ -18,8 +18,8 @@ INTRODUCTION = """\
 `agent-hedge COMMAND --help` says the same. This page is written from it: `python -m tests.examples.cli_page`.
 
 Exit codes: 0; 2 for an error of the user's making; 1 for one of the world's, such as a store that does not answer, and
-for a check that found something; 130 after Ctrl-C. An error is one line on stderr, below the usage where an
-option is wrong.
+for a check that found something; 130 after Ctrl-C (0 from `engine`, which ends so). An error is one line on stderr,
+below the usage where an option is wrong.
 
 Of commands that have them, these options mean the same everywhere:
 
