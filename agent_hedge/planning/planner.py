@@ -25,25 +25,27 @@ NEEDED = 2_000
 """Latencies without which no table is built: from 500 samples the worst table loses to a static trigger."""
 FRESH_S = 30.0
 """How long a table is used before it is built again: a slice of the latency window."""
+WORK_S = 0.0007
+"""How long a table is built before the event loop is let in."""
 BREATH_S = 0.0005
-"""About as long as the work between two breaths: a thread of short numpy calls that does not let go takes the
-interpreter back before the event loop has woken up, for 5 ms at a time."""
+"""For how long: a thread of short numpy calls that does not let go takes the interpreter back before the event loop
+has woken up, for 5 ms at a time."""
 LONGEST = 60
 """Rows of a table of known length. A run with more steps left is hedged as one without a plan."""
-PURSE_SHARE = 0.5
-"""Of what a run may still hedge, the most that a trigger may be expected to take over the steps that are left.
-
-A plan knows a price and no purse, so a run that falls behind would spend all it has at once and stand there without:
-at the rail (3 hedges for 20 steps) p99 went from 77.5 to 80.4 s, behind a static trigger. With a half it is 79.4 s, and
-79.3 s is the best that a table with a dimension for the purse can do at that price.
-"""
 _PRIMARY = Role.PRIMARY
 _FOREVER = math.inf
 
 
-def breathe() -> None:
-    """Let the event loop have the interpreter while a table is built in another thread."""
-    time.sleep(BREATH_S)
+class Breath:
+    """Lets the event loop have the interpreter now and then while a table is built in another thread."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __call__(self) -> None:
+        if time.perf_counter() - self._since >= WORK_S:
+            time.sleep(BREATH_S)
+            self._since = time.perf_counter()
 
 
 class Steps(Protocol):
@@ -93,19 +95,16 @@ def planned(table: Table, run: RunView, slack: float, price: float, left: int | 
     """
     if price == _FOREVER:
         return Planned(_FOREVER, False)
-    declared, begun, steps = run.declared_steps, path(run), table.steps
+    declared, begun = run.declared_steps, path(run)
     if declared is not None:
-        left = declared - begun + 1 if declared > begun else 1
+        left = declared - begun + 1
     if left is None:
-        row, left = begun - 1, steps - begun + 1
-    elif left > steps:
+        row, left = begun - 1, table.steps - begun + 1
+    elif left > table.steps:
         return None
     else:
         row = left - 1
-    delay, purse = table.delay(row, slack, price), run.hedges_left * PURSE_SHARE
-    if 0 < purse < left and (lasting := table.passed_by(purse / left)) > delay:
-        delay = lasting
-    return Planned(delay, declared is None)
+    return Planned(table.delay(row, slack, price, table.purse(run.hedges_left, left)), declared is None)
 
 
 class Planner:
@@ -206,7 +205,7 @@ class Planner:
             steps=steps,
             hazards=hazards,
             price=self.price.value,
-            breathe=breathe,
+            breathe=Breath(),
         )
 
     # --- hearing --------------------------------------------------------------------------------------------------

@@ -9,15 +9,16 @@ random numbers; policies are tuned on draws of their own. Latencies follow the `
 bound is missed. The bucket, the oracle, the cell with 50 steps and the rows at the rail are vectorised; the kernel
 plays some of their runs beside it, and must agree. The correlated pools of E2 stand in `pools`.
 
-*At the rail* a run may hedge no more than ceil(n b + 2 sqrt(n b)) times. E4 asks for a p99 within 2 % of the pooled
-optimum. Over the best pooled trigger it is, and that sets the exit code. Over the pooled `Planned`, the optimum by the
-plain reading, it is not for 10 and 20 steps, and the line says so: that is open. (A table with the purse in its state,
-free to spend all of it in every run, came to 2.1 and 2.3 % here.)
+*At the rail* a run may hedge no more than ceil(n b + 2 sqrt(n b)) times, and the fleet still spends its budget: the
+price is tuned for that, as the shipped controller would. E4 asks for a p99 within 2 % of the pooled optimum, which is
+`Planned` without a purse. No policy could do much better: the best that a table of purses can choose for the hard
+objective P(T <= D), at any price, is 1.9 % over it. So the figure is taken over five draws of the runs, between which
+it differs by 0.1 %.
 
-Cells run in one process per core; 100,000 runs take some four minutes of CPU. Progress goes to the error stream. They
-gave: misses over static p95's 0.701, 0.538, 0.282 for 10, 20, 50 steps and 0.780 for an unknown number of them (upper
-95 % bounds 0.731, 0.565, 0.308, 0.807), at 4.95, 5.07, 4.89 and 5.02 % extra dispatches; p99 at the rail 0.8, 0.6 and
-0.1 % over the best pooled trigger.
+Cells run in one process per core; 100,000 runs take some five minutes of CPU. Progress goes to the error stream. They
+gave: misses over static p95's 0.700, 0.535, 0.295 for 10, 20, 50 steps and 0.771 for an unknown number of them (upper
+95 % bounds 0.729, 0.562, 0.321, 0.797), at 4.94, 5.10, 4.90 and 5.03 % extra dispatches; p99 at the rail 1.96, 1.97
+and 1.58 % over the pooled one.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from agent_hedge.core.scope import Run, rail
 from agent_hedge.core.step import Attempt, Effect, Role, StepKey
 from agent_hedge.latency import LatencyBook
 from agent_hedge.planning.distribution import Distribution
-from agent_hedge.planning.planner import PURSE_SHARE, planned
+from agent_hedge.planning.planner import planned
 from agent_hedge.planning.price import Price
 from agent_hedge.planning.steps import hazards_of
-from agent_hedge.planning.table import Table, build
+from agent_hedge.planning.table import AMPLE, ENOUGH, PURSES, Table, build
 from agent_hedge.policies import Fixed, Planned
 from agent_hedge.testing.empty import EmptyBook, QuietFleet
 from agent_hedge.testing.scenario import Line, ScriptedChooser, Site
@@ -60,7 +61,8 @@ AGREE = 2_000
 """Runs that the kernel plays where a cell is vectorised."""
 BOUNDS = {"n=10": 0.80, "n=20": 0.65, "n=50": 0.42, "n~U{10..30}": 0.95}
 RAIL_BOUND = 1.02
-"""p99 at the rail over that of the best pooled trigger."""
+"""p99 of `Planned` at the rail over its p99 without a purse."""
+RAIL_DRAWS = range(23, 28)
 UNCAPPED = 10**6
 """Hedges in the purse of a run that only the fleet bounds."""
 KEY = StepKey(node="step")
@@ -262,21 +264,19 @@ def learnt(samples: Floats) -> Distribution:
 def table_delays(table: Table, price: float, static: float, *, estimated: bool) -> Delays:
     """Return `Planned` on whole arrays, as `Table.delay` and the policy read it."""
     low, weight = table.place(price)
-    chances, seconds = (np.array(column) for column in zip(*table.passed, strict=True))
+    seconds = np.array(table.delays)
 
     def delays(done: int, slack: Floats, lengths: NDArray[np.int64], purse: NDArray[np.int64]) -> Floats:
         rows = np.minimum(
             np.full(len(slack), done) if estimated else np.maximum(lengths - done - 1, 0), table.steps - 1
         )
+        cells = np.clip((slack / table.cell + table.late).astype(int), 0, table.choices.shape[3] - 1)
         left = table.steps - rows if estimated else rows + 1
-        lasting = purse * PURSE_SHARE / left
-        patient = seconds[np.maximum(np.searchsorted(chances, lasting, side="right") - 1, 0)]
-        cells = np.clip((slack / table.cell).astype(int), 0, table.delays.shape[2] - 1)
-        first, second = table.delays[low, rows, cells], table.delays[low + 1, rows, cells]
+        places = np.where(purse <= PURSES, np.maximum(purse, 1), np.where(purse * AMPLE >= left, ENOUGH, PURSES)) - 1
+        first, second = (seconds[table.choices[places, price, rows, cells]] for price in (low, low + 1))
         with np.errstate(invalid="ignore"):
-            between = first + weight * (second - first)
+            between = np.where(first == second, first, first + weight * (second - first))
         chosen = np.where(np.isinf(first) | np.isinf(second), first if weight < 0.5 else second, between)
-        chosen = np.where((purse > 0) & (lasting < 1), np.maximum(chosen, patient), chosen)
         chosen = np.where(slack > 0, chosen, static)
         return np.minimum(chosen, static) if estimated else chosen
 
@@ -291,6 +291,7 @@ def tuned(
     static: float,
     hazards: Sequence[float] | None,
     steps: int,
+    purse: int = UNCAPPED,
 ) -> tuple[Table, float]:
     """Return the table and the price that spend the budget on the tuning draws; the table is centred on its price."""
     low, high = 1e-7, 10.0
@@ -298,7 +299,7 @@ def tuned(
         price = math.sqrt(low * high)
         table = build(tokens, rest, steps=steps, hazards=hazards, price=price)
         delays = table_delays(table, price, static, estimated=hazards is not None)
-        if vectorised(world, deadline, delays).spend > BUDGET:
+        if vectorised(world, deadline, delays, purse).spend > BUDGET:
             low = price
         else:
             high = price
@@ -364,6 +365,16 @@ def ratio_bound(planned: NDArray[np.bool_], static: NDArray[np.bool_]) -> tuple[
     return float(ratio), float(ratio * math.exp(1.645 * math.sqrt(max(0.0, variance))))
 
 
+def over_pooled(runs: int, steps: int, deadline: float, pooled: Delays, railed: Delays, purse: int) -> float:
+    """Return the p99 of runs with a purse over that of the same runs without one, the mean of several draws."""
+    ratios = []
+    for seed in RAIL_DRAWS:
+        world = World.draw(seed, runs, steps)
+        without, within = (vectorised(world, deadline, *how).times for how in ((pooled,), (railed, purse)))
+        ratios.append(np.quantile(within, 0.99) / np.quantile(without, 0.99))
+    return float(np.mean(ratios))
+
+
 def say(name: str, what: str) -> None:
     """Tell who waits how far it is."""
     print(f"  {time.strftime('%H:%M:%S')}  {name}: {what}", file=sys.stderr, flush=True)
@@ -395,10 +406,20 @@ def cell(name: str, steps: int, runs: int, *, shortest: int | None, kernel: bool
     def agree_on(by_kernel: Result, by_arrays: Result) -> bool:
         return bool(np.allclose(by_kernel.times, by_arrays.times, atol=1e-3))
 
-    agree = all(
-        agree_on(played(some, deadline, policy, plans, purse=hedges), vectorised(some, deadline, plan, hedges))
-        for hedges in (UNCAPPED, purse)
-    ) and agree_on(played(some, deadline, Fixed(p90, attempts=2), gate=Bucket()), behind_bucket(some, p90))
+    def agree_with(plans: Plans, by_arrays: Delays, purse: int) -> bool:
+        return agree_on(
+            played(some, deadline, policy, plans, purse=purse), vectorised(some, deadline, by_arrays, purse)
+        )
+
+    agree = agree_with(plans, plan, UNCAPPED)
+    agree &= agree_on(played(some, deadline, Fixed(p90, attempts=2), gate=Bucket()), behind_bucket(some, p90))
+    at_rail = None
+    if hazards is None:
+        say(name, "at the rail")
+        railed, railed_price = tuned(tuning, deadline, tokens, rest, base, hazards, steps, purse)
+        railed_plan = table_delays(railed, railed_price, base, estimated=False)
+        agree &= agree_with(Plans(railed, railed_price, estimated=False), railed_plan, purse)
+        at_rail = over_pooled(runs, steps, deadline, plan, railed_plan, purse)
     if kernel:
         say(name, "static p95, played by the kernel")
         static_result = played(evaluation, deadline, Fixed(static, attempts=2))
@@ -417,12 +438,11 @@ def cell(name: str, steps: int, runs: int, *, shortest: int | None, kernel: bool
     }
     if shortest is None:
         rows[f"static p95, rail {purse}"] = vectorised(evaluation, deadline, always(static), purse)
-        rows[f"Planned, rail {purse}"] = vectorised(evaluation, deadline, plan, purse)
+        rows[f"Planned, rail {purse}"] = vectorised(evaluation, deadline, railed_plan, purse)
     say(name, "done")
     ratio, upper = ratio_bound(planned_result.misses(deadline), static_result.misses(deadline))
     quantiles = {row: np.quantile(result.times, [0.50, 0.95, 0.99]) for row, result in rows.items()}
     p99 = {row: float(three[2]) for row, three in quantiles.items()}
-    railed = {row: p99[row] / min(p99["static p95"], p99["SingleR"]) for row in rows if "rail" in row}
     met = (
         upper <= BOUNDS[name]
         and agree
@@ -430,7 +450,7 @@ def cell(name: str, steps: int, runs: int, *, shortest: int | None, kernel: bool
         and abs(static_result.spend - BUDGET) <= 0.002
         and p99["Planned"] <= p99["static p95"]
         and quantiles["Planned"][0] <= quantiles["static p95"][0] * 1.02
-        and all(over <= RAIL_BOUND for over in railed.values())
+        and (at_rail is None or at_rail <= RAIL_BOUND)
     )
     return {
         "deadline_s": deadline,
@@ -448,8 +468,7 @@ def cell(name: str, steps: int, runs: int, *, shortest: int | None, kernel: bool
         "ratio_upper_95": upper,
         "bound": BOUNDS[name],
         "kernel_agrees": agree,
-        "rail_over_pooled_trigger": railed,
-        "rail_over_pooled_planned": {row: p99[row] / p99["Planned"] for row in railed if row.startswith("Planned")},
+        "rail_over_pooled": at_rail,
         "met": met,
     }
 
@@ -458,10 +477,8 @@ def show(name: str, one: dict[str, object], runs: int) -> None:
     """Print a cell as a table."""
     print(f"{name}: deadline {one['deadline_s']:.1f} s, {runs:,} runs")
     print(f"  {'policy':26s}{'spend':>8s}{'p50':>8s}{'p95':>8s}{'p99':>8s}{'misses':>9s}")
-    rows, railed, planned = one["rows"], one["rail_over_pooled_trigger"], one["rail_over_pooled_planned"]
+    rows, at_rail = one["rows"], one["rail_over_pooled"]
     assert isinstance(rows, dict)
-    assert isinstance(railed, dict)
-    assert isinstance(planned, dict)
     for row, figures in rows.items():
         print(
             f"  {row:26s}{figures['spend']:8.2%}{figures['p50_s']:8.1f}{figures['p95_s']:8.1f}"
@@ -471,12 +488,11 @@ def show(name: str, one: dict[str, object], runs: int) -> None:
         f"  misses Planned / static {one['ratio']:.3f}, upper 95 % {one['ratio_upper_95']:.3f} (bound {one['bound']}), "
         f"kernel agrees: {one['kernel_agrees']}"
     )
-    for row, over in railed.items():
-        beside = ""
-        if row in planned:
-            kept = "within" if planned[row] <= RAIL_BOUND else "over"
-            beside = f"; over Planned pooled {planned[row] - 1:+.1%} ({kept} 2 %)"
-        print(f"  {row}: p99 over the best pooled trigger {over - 1:+.1%} (bound {RAIL_BOUND - 1:+.0%}){beside}")
+    if isinstance(at_rail, float):
+        print(
+            f"  p99 of Planned at the rail over Planned without a purse, {len(RAIL_DRAWS)} x {runs:,} runs: "
+            f"{at_rail - 1:+.2%} (bound {RAIL_BOUND - 1:+.0%})"
+        )
     print(f"  met: {one['met']}", flush=True)
 
 

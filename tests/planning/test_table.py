@@ -10,7 +10,7 @@ import pytest
 
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.planning.distribution import Distribution
-from agent_hedge.planning.table import build
+from agent_hedge.planning.table import ENOUGH, LATE, LATE_WEIGHT, build
 
 FAST, SLOW, CHANCE = 1.0, 9.0, 0.2
 """A step takes 1 s, or with probability 20 % nine: nothing else can happen, so every expectation is a short sum."""
@@ -21,29 +21,38 @@ def two_points(samples: int = 1000) -> Distribution:
     return Distribution.of_samples([FAST] * (samples - slow) + [SLOW] * slow)
 
 
-def expected_value(steps: int, slack: float, price: float) -> float:
+MEAN = (1 - CHANCE) * FAST + CHANCE * SLOW
+
+
+def never(steps: int, slack: float, price: float, purse: int) -> float:
+    """Return what a run is worth whose present step is not hedged."""
+    after = (expected_value(steps - 1, slack - seconds, price, purse) for seconds in (FAST, SLOW))
+    return (1 - CHANCE) * next(after) + CHANCE * next(after)
+
+
+def expected_value(steps: int, slack: float, price: float, purse: int = ENOUGH) -> float:
     """Return the best expected (negative) lateness minus price, hedging at 0, just after 1 s, or never."""
     if steps == 0:
-        return min(slack, 0.0)
-    never = (1 - CHANCE) * expected_value(steps - 1, slack - FAST, price) + CHANCE * expected_value(
-        steps - 1, slack - SLOW, price
-    )
+        late = max(-slack, 0.0)
+        return -min(late, LATE * MEAN) - LATE_WEIGHT * max(late - LATE * MEAN, 0.0)
+    alone = never(steps, slack, price, purse)
+    if purse == 0:
+        return alone
+    less = purse if purse == ENOUGH else purse - 1
+    fast, twice, slow = (expected_value(steps - 1, slack - s, price, less) for s in (FAST, FAST + FAST, SLOW))
     both_slow = CHANCE * CHANCE
-    at_once = (1 - both_slow) * expected_value(steps - 1, slack - FAST, price)
-    at_once += both_slow * expected_value(steps - 1, slack - SLOW, price) - price
-    late = (1 - CHANCE) * expected_value(steps - 1, slack - FAST, price)
-    late += CHANCE * (1 - CHANCE) * expected_value(steps - 1, slack - FAST - FAST, price)
-    late += CHANCE * CHANCE * expected_value(steps - 1, slack - SLOW, price) - price * CHANCE
-    return max(never, at_once, late)
+    at_once = (1 - both_slow) * fast + both_slow * slow - price
+    first = expected_value(steps - 1, slack - FAST, price, purse)
+    later = (1 - CHANCE) * first + CHANCE * (1 - CHANCE) * twice + both_slow * slow - price * CHANCE
+    return max(alone, at_once, later)
 
 
-def test_the_delay_is_the_one_that_a_full_enumeration_chooses() -> None:
-    table = build(two_points(), None, steps=3, price=0.5)
-    for steps, slack in itertools.product((1, 2, 3), (2.5, 4.5, 6.5, 12.5)):
-        never = (1 - CHANCE) * expected_value(steps - 1, slack - FAST, 0.5)
-        never += CHANCE * expected_value(steps - 1, slack - SLOW, 0.5)
-        worth_it = expected_value(steps, slack, 0.5) > never + 1e-6
-        assert math.isfinite(table.delay(steps - 1, slack, 0.5)) == worth_it, (steps, slack)
+@pytest.mark.parametrize("purse", [1, 2, ENOUGH])
+def test_the_delay_is_the_one_that_a_full_enumeration_chooses(purse: int) -> None:
+    table = build(two_points(), None, steps=3, price=0.1, grid=1000)
+    for steps, slack in itertools.product((1, 2, 3), (1.5, 4.5, 7.5, 10.75, 12.25, 16.25, 25.0)):
+        worth_it = expected_value(steps, slack, 0.1, purse) > never(steps, slack, 0.1, purse) + 1e-6
+        assert math.isfinite(table.delay(steps - 1, slack, 0.1, purse)) == worth_it, (steps, slack)
 
 
 def test_a_run_with_slack_to_spare_is_never_hedged() -> None:
@@ -91,6 +100,28 @@ def test_prices_beyond_the_table_are_the_nearest_tabled_ones(realistic: tuple[Di
     assert table.delay(4, 15.0, math.inf) == table.delay(4, 15.0, float(table.prices[-1]))
 
 
+def test_the_smaller_the_purse_the_later_the_hedge(realistic: tuple[Distribution, Distribution]) -> None:
+    table = build(*realistic, steps=20)
+    for slack in (30.0, 60.0, 75.0):
+        delays = [table.delay(19, slack, 0.01, purse) for purse in (1, 2, 3, 4, ENOUGH)]
+        assert delays == sorted(delays, reverse=True)
+        assert delays[0] > delays[-1]
+
+
+def test_a_hopeless_run_is_hedged_as_by_a_static_trigger(realistic: tuple[Distribution, Distribution]) -> None:
+    table = build(*realistic, steps=20)
+    for price in (1e-3, 1e-2):
+        assert table.delay(19, 5.0, price) <= realistic[0].quantile(0.96)  # twenty steps of 3 s are left
+        assert table.delay(19, 5.0, price, purse=2) <= realistic[0].quantile(0.96)
+
+
+@pytest.mark.parametrize(
+    ("hedges", "left", "purse"), [(0, 50, 0), (4, 50, 4), (5, 26, 4), (5, 25, ENOUGH), (9, 50, 4), (10, 50, ENOUGH)]
+)
+def test_more_hedges_than_purses_are_enough_where_they_are_ample(hedges: int, left: int, purse: int) -> None:
+    assert build(two_points(), None, steps=1).purse(hedges, left) == purse
+
+
 def test_rows_and_slack_beyond_the_table_are_its_last(realistic: tuple[Distribution, Distribution]) -> None:
     table = build(*realistic, steps=5)
     assert table.delay(50, 15.0, 0.01) == table.delay(4, 15.0, 0.01)
@@ -110,9 +141,9 @@ def test_a_coarse_grid_chooses_what_a_fine_one_does(
 def test_a_hang_of_an_hour_costs_neither_time_nor_memory_and_is_still_late() -> None:
     short = Distribution.of_samples([FAST] * 990 + [100.0] * 10)
     hours = Distribution.of_samples([FAST] * 990 + [3600.0] * 10)
-    tables = [build(first, None, steps=3, price=2000.0) for first in (short, hours)]
-    assert tables[0].delays.nbytes == tables[1].delays.nbytes
-    assert [table.delay(2, 5.0, 2000.0) for table in tables] == [math.inf, FAST]  # 1 s late on average; 36 s
+    tables = [build(first, None, steps=3, price=200.0) for first in (short, hours)]
+    assert tables[0].choices.nbytes == tables[1].choices.nbytes
+    assert [table.delay(2, 5.0, 200.0) for table in tables] == [math.inf, FAST]  # 1 s late on average; 36 s
 
 
 @pytest.mark.parametrize(
