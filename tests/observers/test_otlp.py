@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections import Counter
 
@@ -14,7 +15,7 @@ from agent_hedge.cli.demo.experiment import LEARN_RUNS, POLICIES
 
 pytest.importorskip("oteltap", reason="the receiver is built for x86-64 only")
 
-from .tap import Received, said, tapped
+from .tap import LOST_S, Received, said, tapped
 
 RUNS = 1
 METRICS = {
@@ -38,6 +39,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Received:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "agent_hedge.cli.__main__", *command),
             cwd=folder,
+            env=os.environ | {"OTEL_EXPORTER_OTLP_TIMEOUT": str(LOST_S)},
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
