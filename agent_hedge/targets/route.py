@@ -2,10 +2,10 @@
 
 While slowness comes in spells that cover a place, the place that has just answered fast is the one to stay at: after
 a hedge win the run goes on at the winner, which alone took the p99 of 20 steps from 105 to 83 s under spells of 60 s.
-A step that was slow and not hedged moves the run too (that costs nothing extra: 134 to 108 s), to another failure
-domain. After a hedge win the run stays for as long as a spell lasts, whatever it meets: the place it has left is slow
-still, and only another hedge win moves it. (After a move by a slow step nothing is known of the new place, so the next
-slow step moves it again: to stay there cost 5 s of p99.)
+A step that was slow and not hedged moves the run too (that costs nothing extra: 134 to 108 s), to the place that shares
+the fewest failure domains with the slow one. After a hedge win the run stays for as long as a spell lasts, whatever it
+meets: the place it has left is slow still, and only another hedge win moves it. (After a move by a slow step nothing is
+known of the new place, so the next slow step moves it again: to stay there cost 5 s of p99.)
 
 The prompt cache stays warm with the run, and a move gives it up: the prompt has to be read again. So a step moves the
 run only where it was slow for its place, and slower by more than that takes.
@@ -13,9 +13,12 @@ run only where it was slow for its place, and slower by more than that takes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agent_hedge.core.ports import Permit, RaceView, Refused, RunView
 from agent_hedge.core.race import PASS
-from agent_hedge.core.step import Attempt, Ended, Role, StepKey
+from agent_hedge.core.step import Attempt, Ended, Place, Role, StepKey
+from agent_hedge.targets.choose import common
 
 SLOW_Q = 0.90
 """A step slower than this quantile of its place..."""
@@ -49,9 +52,7 @@ class Stay:
         if last is not None:
             key, target, latency, launched = last
             if launched == 1 and view.now >= run.stays_until and _is_slow(key, target, latency, view):
-                others = [place for place in view.candidates if place.name != target]
-                if others:
-                    run.sticky_target = others[0].name
+                run.sticky_target = _farthest_from(target, view.candidates) or run.sticky_target
         return run.sticky_target or None
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:
@@ -75,6 +76,13 @@ class _Ride:
         self._run.stays_until = at + self._spell_s
 
     def settle(self, end: Ended, *, at: float) -> None: ...
+
+
+def _farthest_from(target: str, candidates: Sequence[Place]) -> str:
+    """Return the name of the place that shares the fewest failure domains with `target`; none: there is no other."""
+    here = next((place.domain for place in candidates if place.name == target), ())
+    others = [place for place in candidates if place.name != target]
+    return min(others, key=lambda place: common(place.domain, here)).name if others else ""
 
 
 def _is_slow(key: StepKey, target: str, latency: float, view: RaceView) -> bool:

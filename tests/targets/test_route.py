@@ -57,6 +57,22 @@ def test_a_slow_step_that_was_not_hedged_moves_the_run(seconds: float, launched:
     assert stay(View(run=opened, latency=learnt())) == goes_to
 
 
+@pytest.mark.parametrize(
+    ("others", "goes_to"),
+    [
+        (["acme us 2"], "acme us 2"),
+        (["acme us 2", "acme eu 1", "acme eu 2"], "acme eu 1"),
+        (["acme us 2", "acme eu 1", "best us 1", "cosy us 1"], "best us 1"),
+    ],
+)
+def test_a_slow_step_moves_the_run_as_far_as_it_can(others: list[str], goes_to: str) -> None:
+    """A spell covers a replica, a cluster or a region: the farthest place is the likeliest to be outside."""
+    stay, opened = Stay(), run()
+    answered(opened, 5.0)
+    candidates = [place("a", "acme", "us", "1"), *(place(other, *other.split()) for other in others)]
+    assert stay(View(run=opened, latency=learnt(), candidates=candidates)) == goes_to
+
+
 def test_for_a_spell_after_a_hedge_win_no_slow_step_moves_the_run() -> None:
     stay, opened = Stay(60.0), run()
     view = View(run=opened)
