@@ -86,7 +86,7 @@ class FleetBudget:
     def __repr__(self) -> str:
         return (
             f"FleetBudget({self.share}, floor={self.floor}, burst={self.burst}, window={self.window}, "
-            f"recoveries={self.recoveries}, recoveries_per_minute={self.recoveries_per_minute})"
+            f"recoveries={self.recoveries}, recoveries_per_minute={self.recoveries_per_minute}, cost={self.cost})"
         )
 
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused:

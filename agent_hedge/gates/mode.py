@@ -71,6 +71,7 @@ class Modes:
         self._environment = Mode.of(environ.get(ENVIRONMENT) or Mode.ON, where=ENVIRONMENT)
         self.share = checks.ratio("share", share)
         self.holdout = checks.ratio("holdout", holdout)
+        checks.check_text(fleet, "fleet", checks.NAME_LIMIT)
         self.fleet = fleet
         self._clock = clock
         self._switches: tuple[tuple[Switch, Mode], ...] = ()

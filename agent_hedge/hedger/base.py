@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 import anyio.to_thread
 
+from agent_hedge.core import checks
 from agent_hedge.core.classify import classify
 from agent_hedge.core.ports import Classifier, Codec, Gate, HedgePolicy, Observer, Refused
 from agent_hedge.core.scope import Run, StepContext, run_scope, step_scope
@@ -40,9 +41,12 @@ from agent_hedge.gates import (
 from agent_hedge.gates.mode import ENVIRONMENT
 from agent_hedge.hedger.observing import Observing
 from agent_hedge.hedger.settings import (
+    check_flags,
     check_store,
     checked_budget,
+    checked_codec,
     checked_count,
+    checked_nodes,
     checked_observers,
     checked_policy,
     checked_seconds,
@@ -101,15 +105,16 @@ class Base:
         schema: str | None = None,
     ) -> None:
         check_store(store, schema)
+        check_flags(telemetry=telemetry, headers=headers, results=results)
         if on_in_doubt not in ("raise", "interrupt"):
             raise ConfigurationError(f"on_in_doubt must be 'raise' or 'interrupt', got {on_in_doubt!r}")
-        self._ledger_settings: dict[str, Any] = {"codec": serde, "keep_results": results}
+        self._ledger_settings: dict[str, Any] = {"codec": checked_codec(serde), "keep_results": results}
         self._on_in_doubt: Literal["raise", "interrupt"] = on_in_doubt
         self._tool_guard: Guard | None = None
         self._ledger: Ledger | None = None
         self._making = threading.RLock()
         self.policy = checked_policy("policy", policy) if policy is not None else Planned()
-        self.nodes = {name: checked_policy(f"nodes[{name!r}]", one) for name, one in (nodes or {}).items()}
+        self.nodes = checked_nodes(nodes)
         self.budget = checked_budget(budget)
         self.modes = Modes(mode, share=share, holdout=holdout, fleet=fleet)
         if bar not in ("unit", "downstream"):
@@ -122,7 +127,7 @@ class Base:
         self._latency = FirstCalls(self.book)
         self._fleet = Fleet(self.budget.share)
         self._health = Health()
-        route = Stay(checked_seconds("stay", stay))
+        route = Stay(checks.seconds("stay", stay))
         self._chooser = Independent(self._health, sticky=route)
         self._loops = Loops()
         self._background = Background()

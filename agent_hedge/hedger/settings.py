@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from agent_hedge.core import checks
 from agent_hedge.core.classify import classify
-from agent_hedge.core.ports import Classifier, HedgePolicy, Observer
+from agent_hedge.core.ports import Classifier, Codec, HedgePolicy, Observer
 from agent_hedge.core.step import Effect, Failure
 from agent_hedge.engine.driver import accept_all
 from agent_hedge.errors import ConfigurationError
@@ -115,6 +115,14 @@ def checked_policy(name: str, policy: object) -> HedgePolicy:
     return policy  # type: ignore[return-value]
 
 
+def checked_nodes(nodes: Mapping[str, HedgePolicy] | None) -> dict[str, HedgePolicy]:
+    if nodes is None:
+        return {}
+    if not isinstance(nodes, Mapping):
+        raise ConfigurationError(f"nodes must map names of nodes to policies, got {nodes!r:.80}")
+    return {name: checked_policy(f"nodes[{name!r}]", one) for name, one in nodes.items()}
+
+
 def checked_budget(budget: object) -> FleetBudget:
     if budget is None:
         return FleetBudget()
@@ -129,6 +137,19 @@ def checked_observers(observers: Iterable[Observer]) -> list[Observer]:
         if not callable(getattr(observer, "on_event", None)) or isinstance(observer, type):
             raise ConfigurationError(f"observers must each have an on_event method, got {observer!r:.80}")
     return listed
+
+
+def checked_codec(serde: object) -> Codec | None:
+    if serde is not None and not all(callable(getattr(serde, name, None)) for name in ("encode", "decode")):
+        raise ConfigurationError(f"serde must have the methods encode and decode, got {serde!r:.80}")
+    return serde  # type: ignore[return-value]
+
+
+def check_flags(**flags: object) -> None:
+    """Refuse words that would count as true: ``telemetry="off"`` is on."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigurationError(f"{name} must be True or False, got {flag!r:.80}")
 
 
 def checked_seconds(name: str, seconds: object) -> float:

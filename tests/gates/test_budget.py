@@ -362,9 +362,9 @@ def test_a_clock_that_runs_behind_counts_as_now() -> None:
 
 
 def test_a_budget_shows_its_settings() -> None:
-    budget = FleetBudget(0.1, burst=5)
+    budget = FleetBudget(0.1, burst=5, cost=2)
     assert repr(budget) == (
-        "FleetBudget(0.1, floor=2, burst=5, window=3600.0, recoveries=0.2, recoveries_per_minute=10)"
+        "FleetBudget(0.1, floor=2, burst=5, window=3600.0, recoveries=0.2, recoveries_per_minute=10, cost=2.0)"
     )
     assert FleetBudget().share == 0.05
 
