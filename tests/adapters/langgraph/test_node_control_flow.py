@@ -83,6 +83,103 @@ async def interrupt_before_the_node(kit: Kit) -> Any:
     ]
 
 
+async def interrupt_after_the_node(kit: Kit) -> Any:
+    model = kit.chat()
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    builder = one(kit, ask)
+    builder.add_node("after", lambda _: {"log": ["after"]})
+    builder.add_edge("ask", "after")
+    graph = builder.compile(checkpointer=InMemorySaver(), interrupt_after=["ask"])
+    seen = [await everything(graph, hi(), thread()), await checkpoints(graph, thread())]
+    return [*seen, await everything(graph, None, thread()), await checkpoints(graph, thread())]
+
+
+def asks_a_person(kit: Kit) -> Any:
+    model = kit.chat()
+
+    async def ask(state: State) -> State:
+        answer = await model.ainvoke(state["messages"])
+        return {"messages": [answer], "log": [interrupt(answer.content)]}
+
+    return ask
+
+
+async def interrupt_in_a_wrapped_subgraph(kit: Kit) -> Any:
+    inner: Builder = StateGraph(State)
+    inner.add_node("ask", asks_a_person(kit))
+    inner.add_edge(START, "ask")
+    graph = one(kit, inner.compile()).compile(checkpointer=InMemorySaver())
+    seen = [await everything(graph, hi(), thread()), await checkpoints(graph, thread())]
+    return [*seen, await everything(graph, Command(resume="ok"), thread()), await checkpoints(graph, thread())]
+
+
+async def interrupt_in_a_wrapped_node_of_a_subgraph(kit: Kit) -> Any:
+    """The state of the paused subgraph is written, the graph resumed, and run again from before it."""
+    model = kit.chat()
+
+    async def draft(state: State) -> State:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    inner: Builder = StateGraph(State)
+    inner.add_sequence([("draft", kit.node(draft)), ("ask", kit.node(asks_a_person(kit)))])
+    inner.add_edge(START, "draft")
+    builder: Builder = StateGraph(State)
+    builder.add_node("sub", inner.compile())
+    builder.add_edge(START, "sub")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    seen = [await everything(graph, hi(), thread())]
+    paused: Any = (await graph.aget_state(thread(), subgraphs=True)).tasks[0].state
+    await graph.aupdate_state(paused.config, {"log": ["written"]})
+    seen += [await checkpoints(graph, thread()), await everything(graph, Command(resume="ok"), thread())]
+    forks = [each.config async for each in graph.aget_state_history(thread()) if each.next == ("sub",)]
+    return [*seen, await everything(graph, None, forks[0])]
+
+
+async def resume_with_an_update_and_a_goto(kit: Kit) -> Any:
+    builder = one(kit, asks_a_person(kit))
+    builder.add_node("after", lambda _: {"log": ["after"]})
+    graph = builder.compile(checkpointer=InMemorySaver())
+    seen = [await everything(graph, hi(), thread())]
+    seen.append(await everything(graph, Command(resume="ok", update={"log": ["updated"]}), thread()))
+    seen.append(await everything(graph, Command(goto="after", update={"log": ["more"]}), thread()))
+    return [*seen, await checkpoints(graph, thread())]
+
+
+def beside(what: Any) -> Any:
+    async def slow_beside_another(kit: Kit) -> Any:
+        model = kit.chat(ttft=5.0)
+
+        async def slow(state: State) -> State:
+            return {"messages": [await model.ainvoke(state["messages"])]}
+
+        async def other(state: State) -> State:
+            await asyncio.sleep(1.0)
+            return what()  # type: ignore[no-any-return]
+
+        builder = one(kit, slow)
+        builder.add_node("other", other)
+        builder.add_edge(START, "other")
+        graph = builder.compile(checkpointer=InMemorySaver())
+        seen = [await everything(graph, hi(), thread()), await checkpoints(graph, thread())]
+        if what is question:
+            seen += [await everything(graph, Command(resume=1), thread()), await checkpoints(graph, thread())]
+        return seen
+
+    slow_beside_another.__name__ = f"beside_a_{what.__name__}"
+    return slow_beside_another
+
+
+def failure() -> State:
+    raise ValueError("no")
+
+
+def question() -> State:
+    return {"log": [interrupt("which?")]}
+
+
 # --- commands and fan-out -----------------------------------------------------------------------------------------
 
 
@@ -128,6 +225,52 @@ async def map_reduce(kit: Kit) -> Any:
     builder.add_conditional_edges(START, lambda _: [Send("work", {"n": n}) for n in range(20)], ["work"])
     builder.add_edge("work", "reduce")
     return await builder.compile().ainvoke(hi())
+
+
+async def at_most_two_at_once(kit: Kit) -> Any:
+    model, running = kit.chat(), [0]
+
+    async def work(state: State) -> State:
+        running.append(running[-1] + 1)
+        answer = await model.ainvoke(f"part {state['n']}")
+        running.append(running[-1] - 1)
+        return {"log": [answer.content]}
+
+    builder: Builder = StateGraph(State)
+    builder.add_node("work", kit.node(work))
+    builder.add_conditional_edges(START, lambda _: [Send("work", {"n": n}) for n in range(5)], ["work"])
+    result = await builder.compile().ainvoke(hi(), {"max_concurrency": 2})
+    assert kit.unit == "node" or max(running) == 2, "a raced node is one task for LangGraph"
+    return result
+
+
+async def a_loop_over_a_subgraph(kit: Kit) -> Any:
+    model = kit.chat()
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke(state["messages"])], "n": state["n"] + 1}
+
+    builder: Builder = StateGraph(State)
+    builder.add_node("sub", one(kit, ask).compile())
+    builder.add_edge(START, "sub")
+    builder.add_conditional_edges("sub", lambda state: END if state["n"] > 1 else "sub", ["sub", END])
+    graph = builder.compile(checkpointer=InMemorySaver())
+    return [await everything(graph, hi(n=0), thread()), await checkpoints(graph, thread())]
+
+
+async def a_subgraph_that_remembers(kit: Kit) -> Any:
+    model = kit.chat()
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke(state["messages"])], "log": [len(state["messages"])]}
+
+    builder: Builder = StateGraph(State)
+    builder.add_node("sub", one(kit, ask).compile(checkpointer=True))
+    builder.add_edge(START, "sub")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    again: Any = {"messages": [HumanMessage("again", id="q2")]}
+    turns = [await everything(graph, given, thread()) for given in (hi(), again)]
+    return [*turns, await checkpoints(graph, thread())]
 
 
 async def send_from_a_raced_node(kit: Kit) -> Any:
@@ -238,6 +381,31 @@ async def a_node_timeout(kit: Kit) -> Any:
     return parts
 
 
+async def a_timeout_of_a_send(kit: Kit) -> Any:
+    model = kit.chat(ttft=9.0)
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    builder: Builder = StateGraph(State)
+    builder.add_node("ask", kit.node(ask))
+    builder.add_conditional_edges(START, lambda _: [Send("ask", {"n": 1}, timeout=0.5)], ["ask"])
+    parts = await everything(builder.compile(), hi())
+    await asyncio.sleep(0)
+    return parts
+
+
+async def a_timeout_of_the_superstep(kit: Kit) -> Any:
+    model = kit.chat(ttft=9.0)
+
+    async def ask(state: State) -> State:
+        return {"messages": [await model.ainvoke("x")]}
+
+    graph = one(kit, ask).compile()
+    graph.step_timeout = 0.5
+    return await everything(graph, hi())
+
+
 async def a_timeout_that_is_kept(kit: Kit) -> Any:
     model = kit.chat()
 
@@ -332,6 +500,12 @@ async def messages_with_tool_calls(kit: Kit) -> Any:
         goto_and_update,
         parent_command,
         map_reduce,
+        at_most_two_at_once,
+        a_loop_over_a_subgraph,
+        a_subgraph_that_remembers,
+        beside(failure),
+        beside(question),
+        interrupt_after_the_node,
         send_from_a_raced_node,
         loop_until_the_limit,
         a_retry_policy_by_type,
@@ -340,6 +514,8 @@ async def messages_with_tool_calls(kit: Kit) -> Any:
         an_error_handler,
         a_wrapped_error_handler,
         a_node_timeout,
+        a_timeout_of_a_send,
+        a_timeout_of_the_superstep,
         a_timeout_that_is_kept,
         a_cache_policy,
         a_drain,
@@ -355,10 +531,22 @@ def test_r07_control_flow(scenario: Any) -> None:
     conforms(scenario)
 
 
-@pytest.mark.parametrize("scenario", [interrupt_and_resume, interrupts_of_parallel_branches])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        interrupt_and_resume,
+        interrupts_of_parallel_branches,
+        interrupt_in_a_wrapped_subgraph,
+        resume_with_an_update_and_a_goto,
+    ],
+)
 def test_r09_a_node_that_may_interrupt_is_not_raced(scenario: Any) -> None:
     """Its models are hedged all the same; only the node as a whole is barred."""
     conforms(scenario, hedges_at_node=False)
+
+
+def test_r07_an_interrupt_in_a_wrapped_node_of_a_subgraph() -> None:
+    conforms(interrupt_in_a_wrapped_node_of_a_subgraph)
 
 
 def test_r04_a_resumed_task_is_not_hedged() -> None:
