@@ -93,6 +93,7 @@ class Models(Graphs, Tools):
             accept_on=accept_on,
             trigger=trigger,
             keeps_content=self._observing.content,
+            effects=self.registry,
         )
         for member in model._members:
             self._observing.described[member.name] = describe(member.model, member.bound)

@@ -8,10 +8,11 @@ is duplicated: it belongs to ``unit="model"``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_hedge.core.ports import EffectSource
 from agent_hedge.core.step import Effect
 
 PROVIDER = "provider"
@@ -55,20 +56,33 @@ def read_call(arguments: Mapping[str, Any]) -> list[BoundTool]:
     return [*read_tools(arguments.get("tools")), *remote]
 
 
-def effect_of_call(arguments: Mapping[str, Any]) -> Effect:
+def effect_of_call(
+    arguments: Mapping[str, Any], always: Iterable[BoundTool] = (), effects: EffectSource | None = None
+) -> Effect:
     """Return what calling a model twice with these arguments would do: `READ_ONLY`, or `ONCE` where a provider acts.
 
-    That is: code interpreters, remote MCP servers, and whatever is not known.
+    That is: code interpreters, remote MCP servers, and whatever is not known; of all these the registry (`effects`) has
+    the last word. A provider passes no fence, and two attempts may hold different arguments: even a repeatable act is
+    none to be duplicated. `always`: server-side tools that every call has.
     """
+    acts = any(judged(tool, effects) is not Effect.READ_ONLY for tool in (*always, *server_side(arguments)))
+    return Effect.ONCE if acts else Effect.READ_ONLY
+
+
+def judged(tool: BoundTool, effects: EffectSource | None) -> Effect:
+    """Return what a server-side tool does: by the registry's word, else by its kind."""
+    said = Effect.UNKNOWN if effects is None else effects.effect(tool.name, tool.namespace)
+    return tool.effect if said is Effect.UNKNOWN else said
+
+
+def server_side(arguments: Mapping[str, Any]) -> Sequence[BoundTool]:
+    """Return the tools that the provider runs itself in a call with these arguments."""
     tools = arguments.get("tools")
     if isinstance(tools, list | tuple):  # nearly all are functions: told apart without reading them
         tools = [tool for tool in tools if type(tool) is not dict or tool.get("type") != "function"]
     if not tools and not arguments.get("mcp_servers"):
-        return Effect.READ_ONLY
-    acts = any(
-        tool.server_side and tool.effect is not Effect.READ_ONLY for tool in read_call({**arguments, "tools": tools})
-    )
-    return Effect.ONCE if acts else Effect.READ_ONLY
+        return ()
+    return [tool for tool in read_call({**arguments, "tools": tools}) if tool.server_side]
 
 
 def read_tools(tools: object) -> list[BoundTool]:

@@ -16,7 +16,7 @@ from agent_hedge.adapters.langchain.model import HedgedChatModel, Lanes
 from agent_hedge.adapters.langchain.parity import differences, tool_support
 from agent_hedge.adapters.langchain.private import first_line
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Gate, Portal, Refused
+from agent_hedge.core.ports import EffectSource, Gate, Portal, Refused
 from agent_hedge.core.step import StepKey
 from agent_hedge.engine.lane import Lane
 from agent_hedge.errors import ConfigurationError
@@ -54,6 +54,7 @@ def chat_model(
     accept_on: Literal["final"] | None,
     trigger: Literal["first", "total"],
     keeps_content: bool = False,
+    effects: EffectSource | None = None,
 ) -> HedgedChatModel:
     """Return the hedged model over `given`; see `Hedger.chat_model`."""
     _check_choice("parity", parity, ("warn", "strict"))
@@ -97,6 +98,7 @@ def chat_model(
         buffers=accept_on == "final",
         checks_schema=accept == "schema",
         keeps_content=keeps_content,
+        effects=effects,
     )
 
 

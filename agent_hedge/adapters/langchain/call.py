@@ -19,7 +19,7 @@ from agent_hedge.adapters.langchain.silence import silence
 from agent_hedge.adapters.langchain.usage import Meter, metered
 from agent_hedge.core.race import Race
 from agent_hedge.core.scope import ActiveAttempt
-from agent_hedge.core.step import Attempt, Effect, Failure, Outcome, StepKey
+from agent_hedge.core.step import Attempt, Failure, Outcome, StepKey
 from agent_hedge.engine.driver import Driver
 from agent_hedge.engine.lane import Lane
 from agent_hedge.engine.streams import EMPTY, iterate
@@ -59,7 +59,7 @@ class Call:
         self._stop = stop
         self._arguments = arguments
         self._rejected: ChatResult | None = None
-        self.effect = effect_of_call(arguments) if model._effect is Effect.READ_ONLY else model._effect
+        self.effect = effect_of_call(arguments, model._server_side, model._effects)
         self.key = self._key(model._lanes.first_token, model._keys)
 
     def _key(self, lane: Lane, known: dict[tuple[str, int], StepKey]) -> StepKey:

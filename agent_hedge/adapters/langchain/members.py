@@ -17,7 +17,7 @@ from agent_hedge.core.ports import Headers
 from agent_hedge.core.step import Attempt
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.targets import Target
-from agent_hedge.tools.bound import effect_of_call
+from agent_hedge.tools.bound import server_side
 
 _SDK_PACKAGES = ("langchain_openai", "langchain_anthropic")
 """Packages whose calls take `extra_headers`."""
@@ -51,8 +51,8 @@ class Member:
         self.wire = wire
         self.always: Mapping[str, Any] = {**bound, "mcp_servers": getattr(model, "mcp_servers", None)}
         """What every call of it is given."""
-        self.effect = effect_of_call(self.always)
-        """What the server-side tools do that every call of it has (R9)."""
+        self.server_side = server_side(self.always)
+        """The server-side tools that every call of it has (R9)."""
         self._native = type(model)._astream is not BaseChatModel._astream and model.disable_streaming is not True
         self._streams_tools = model.disable_streaming != "tool_calling"
         self.takes_headers = is_of(model, *_SDK_PACKAGES)

@@ -32,11 +32,12 @@ from agent_hedge.adapters.langchain.chunks import as_chunk
 from agent_hedge.adapters.langchain.judge import Judge
 from agent_hedge.adapters.langchain.meaning import is_meaningful
 from agent_hedge.adapters.langchain.members import Member
-from agent_hedge.core.ports import Portal
-from agent_hedge.core.step import Effect, StepKey
+from agent_hedge.core.ports import EffectSource, Portal
+from agent_hedge.core.step import StepKey
 from agent_hedge.engine.lane import Lane
 from agent_hedge.engine.streams import hedged_stream
 from agent_hedge.errors import ConfigurationError
+from agent_hedge.tools.bound import BoundTool
 
 _CARRIED = ("name", "cache", "verbose", "callbacks", "tags", "metadata", "custom_get_token_ids")
 """What the primary carries, the hedged model carries."""
@@ -63,7 +64,8 @@ class _Inside:
     _members: tuple[Member, ...]
     _by_name: Mapping[str, Member]
     _primary: BaseChatModel
-    _effect: Effect
+    _server_side: Sequence[BoundTool]
+    _effects: EffectSource | None
     _streams: bool
     _lanes: Lanes
     _portal: Portal
@@ -91,11 +93,13 @@ class HedgedChatModel(BaseChatModel, _Inside):
         buffers: bool = False,
         checks_schema: bool = False,
         keeps_content: bool = False,
+        effects: EffectSource | None = None,
     ) -> HedgedChatModel:
         """Return the model over these members; what the primary carries (callbacks, tags, cache...) it carries too.
 
         `judge` says which whole answers are acceptable, `buffers` lets it judge those of streaming callers;
         `checks_schema` judges structured output by its parser. `keeps_content`: for spans that show it.
+        `effects` is asked what tools do that a provider runs.
         """
         primary = members[0].model
         settings = {name: getattr(primary, name) for name in _CARRIED if getattr(primary, name, None) is not None}
@@ -110,6 +114,7 @@ class HedgedChatModel(BaseChatModel, _Inside):
         model._judge = judge
         model._buffers = buffers
         model._checks_schema = checks_schema
+        model._effects = effects
         model._take(members)
         return model
 
@@ -117,10 +122,7 @@ class HedgedChatModel(BaseChatModel, _Inside):
         self._members = tuple(members)
         self._by_name = {member.name: member for member in members}
         self._primary = members[0].model
-        self._effect = Effect.READ_ONLY
-        for member in members:
-            if member.effect is not Effect.READ_ONLY:
-                self._effect = member.effect
+        self._server_side = [tool for member in members for tool in member.server_side]
         self._streams = self._can_stream(members[0].bound)
         self._keys = {}
         for name in ("_serialized", "_plain_ls_params", "_plain_params"):

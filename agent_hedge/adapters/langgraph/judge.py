@@ -9,6 +9,7 @@ from agent_hedge.adapters.langgraph.findings import Findings
 from agent_hedge.adapters.langgraph.report import ToolReport
 from agent_hedge.core.ports import EffectSource
 from agent_hedge.core.step import Effect
+from agent_hedge.tools.bound import judged
 
 SpecOf = Callable[[Any], Any]
 """Returns what a tool's own annotation says (an object with `effect`, better with `static`), or None."""
@@ -34,13 +35,12 @@ class Judge:
         return tuple(found)
 
     def server_side(self, findings: Findings) -> tuple[ToolReport, ...]:
-        """Return the tools that run inside the model call; what the registry does not know keeps its kind's effect."""
+        """Return the tools that run inside the model call: no fence stands before them, so they may only read."""
         found = []
         for tool in findings.server_side:
-            effect = self._effects.effect(tool.name, tool.namespace)
-            effect = tool.effect if effect is Effect.UNKNOWN else effect
+            effect = judged(tool, self._effects)
             how = "runs inside the model call"
-            found.append(ToolReport(tool.name, tool.namespace, effect, how, not effect.repeatable))
+            found.append(ToolReport(tool.name, tool.namespace, effect, how, effect is not Effect.READ_ONLY))
         return tuple(found)
 
     def of_model(self, findings: Findings) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from langchain_openai import ChatOpenAI
 
 from agent_hedge import Hedger, Target
 from agent_hedge.adapters.langchain.build import NODE
+from agent_hedge.adapters.langchain.call import Call
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError
 from tests.adapters.langchain.kit import Ear, Scripted, ample, anthropic
@@ -187,8 +188,6 @@ def test_made_by_hand_it_says_how_it_is_made() -> None:
     ],
 )
 def test_r09_server_side_tools_that_may_write_bar_a_second_attempt(tools: list[Any], effect: Effect) -> None:
-    from agent_hedge.adapters.langchain.call import Call
-
     model = ample().chat_model(Scripted(), Scripted())
     assert Call(model, [], None, {"tools": tools}).effect is effect
     bound: Any = ample().chat_model(Scripted().bind(tools=tools), Scripted())
@@ -197,11 +196,28 @@ def test_r09_server_side_tools_that_may_write_bar_a_second_attempt(tools: list[A
     assert Call(other, [], None, {}).effect is effect
 
 
+def test_r09_the_operators_word_on_a_server_side_tool_is_heard_by_a_model_nobody_has_explained() -> None:
+    hedger, search = ample(), [{"type": "web_search"}]
+    model = hedger.chat_model(Scripted().bind(tools=search), Scripted().bind(tools=search))
+    code: dict[str, Any] = {"tools": [{"type": "code_interpreter"}]}
+
+    def effects() -> list[Effect]:
+        return [Call(one, [], None, given).effect for one in (model, model.model_copy()) for given in ({}, code)]
+
+    assert effects() == [Effect.READ_ONLY, Effect.ONCE] * 2
+    hedger.registry.annotate("code_interpreter", Effect.READ_ONLY, namespace="provider", note="no network, no files")
+    assert effects() == [Effect.READ_ONLY] * 4
+    hedger.registry.annotate("web_search", Effect.ONCE, namespace="provider", note="it is billed by the search")
+    assert effects() == [Effect.ONCE] * 4
+    hedger.registry.annotate("web_search", Effect.IDEMPOTENT, namespace="provider")
+    assert effects() == [Effect.ONCE] * 4, "a provider passes no fence: its act is not duplicated, however repeatable"
+
+
 def test_r09_anthropics_remote_servers_bar_it_too() -> None:
     servers: list[Any] = [{"type": "url", "url": "https://x", "name": "x"}]
     model = ample().chat_model(anthropic(mcp_servers=servers), anthropic(mcp_servers=servers))
-    assert model._effect is Effect.ONCE
-    assert ample().chat_model(anthropic(), anthropic())._effect is Effect.READ_ONLY
+    assert Call(model, [], None, {}).effect is Effect.ONCE
+    assert Call(ample().chat_model(anthropic(), anthropic()), [], None, {}).effect is Effect.READ_ONLY
 
 
 def test_accept_takes_any_function_of_a_message() -> None:

@@ -166,9 +166,12 @@ def test_r09_server_side_tools_with_effects_bar_the_model_call_too(action: Calla
 
 
 def test_r09_the_registry_has_the_last_word_on_server_side_tools() -> None:
-    effects = Known({"crm/find": Effect.READ_ONLY, "crm/drop": Effect.IDEMPOTENT})
+    effects = Known({"crm/find": Effect.READ_ONLY, "crm/drop": Effect.READ_ONLY})
     report = explain(samples.one(samples.n_remote_tools), effects=effects)["n"]
     assert report.verdicts["model"].hedgeable
+    effects = Known({"crm/find": Effect.READ_ONLY, "crm/drop": Effect.IDEMPOTENT})
+    report = explain(samples.one(samples.n_remote_tools), effects=effects)["n"]
+    assert not report.verdicts["model"].hedgeable, "two attempts may hold different arguments, and no fence is there"
     report = explain(samples.one(samples.n_searching), effects=Known({"provider/web_search": Effect.ONCE}))["n"]
     assert not report.verdicts["model"].hedgeable
 

@@ -109,7 +109,7 @@ PLANTED: dict[str, tuple[str, tuple[Any, str, Any]]] = {
     "what a winner had shown before is lost": (SEEN, (attempt.GatedAttempt, "open", nothing)),
     "a loser runs on": ("tasks are left", (driver.Driver, "_cancel", never_cancel)),
     "a barred node is raced": ("a barred unit", (raced.NodeRace, "_look", lambda _: (None, False))),
-    "what a provider does is hedged": ("a barred unit", (call, "effect_of_call", lambda _: Effect.READ_ONLY)),
+    "what a provider does is hedged": ("a barred unit", (call, "effect_of_call", lambda *_: Effect.READ_ONLY)),
     "the purse of the run is not asked": ("the run's purse", (Run, "take", generous)),
     "the fleet's budget is not asked": (
         "the fleet's budget",
