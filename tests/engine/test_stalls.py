@@ -8,7 +8,7 @@ import random
 import pytest
 
 from agent_hedge import Effect, Quantile, current_attempt
-from agent_hedge.core.step import StepKey
+from agent_hedge.core.step import StepKey, instant
 from agent_hedge.testing.clock import VirtualTimeLoop
 from tests.engine.kit import hedger, now, run_clean
 
@@ -75,7 +75,7 @@ def test_r04_100_ms_of_blocking_in_every_300_lets_95_percent_fire_before_1_5_d()
             timeout = rng.uniform(1000, 2000)
             call = opened.wrap(work, key="step", effect=Effect.READ_ONLY, timeout=timeout)
             begun = now()
-            started[round(begun + timeout, 9)] = begun
+            started[instant(begun + timeout)] = begun
             await call()
 
         async def busy() -> None:
