@@ -121,7 +121,7 @@ def test_a_cancelled_timer_and_the_alarm_hold_nothing_of_the_call_they_were_set_
     assert virtual(main) == (True, True)
 
 
-def test_cancelled_timers_between_two_that_wait_are_swept_out() -> None:
+def test_cancelled_timers_between_two_that_wait_are_gone() -> None:
     async def main(loop: asyncio.AbstractEventLoop, timers: Timers) -> tuple[int, list[float]]:
         fired: list[float] = []
         timers.call_at(10.0, lambda: fired.append(loop.time()))
@@ -134,6 +134,4 @@ def test_cancelled_timers_between_two_that_wait_are_swept_out() -> None:
         await asyncio.sleep(40.0)
         return left, fired
 
-    left, fired = virtual(main)
-    assert left <= 2 + 65
-    assert fired == [10.0, 30.0]
+    assert virtual(main) == (2, [10.0, 30.0])
