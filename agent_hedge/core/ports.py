@@ -454,12 +454,6 @@ class TimerHandle(Protocol):
     def cancel(self) -> None: ...
 
 
-class Waiter(Awaitable[None], Protocol):
-    """A one-shot flag that one task awaits. `set` may be called more than once."""
-
-    def set(self) -> None: ...
-
-
 class Spawner(Protocol):
     """Tasks and timers of one run loop (asyncio or trio)."""
 
@@ -484,7 +478,13 @@ class Spawner(Protocol):
     def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle: ...
     def call_soon(self, callback: Callable[[], object]) -> object: ...
     def call_soon_threadsafe(self, callback: Callable[[], object]) -> object: ...
-    def waiter(self) -> Waiter: ...
+    def waiter(self) -> Awaitable[None]:
+        """Return a one-shot flag that one task awaits."""
+        ...
+
+    def wake(self, waiter: Awaitable[None]) -> None:
+        """Set a flag of `waiter`; it may be set more than once."""
+        ...
 
 
 class Portal(Protocol):

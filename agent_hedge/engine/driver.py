@@ -356,13 +356,13 @@ class Driver(Generic[T]):
                 if self._held:
                     self._release()
                 self.answer = command  # type: ignore[assignment]
-                self._waiter.set()
+                self._spawner.wake(self._waiter)
                 if self.on_answer is not None:
                     self.on_answer()
             elif kind is Commit:
                 self.committed = command.number  # type: ignore[union-attr]
                 if self._wake_on_commit:
-                    self._waiter.set()
+                    self._spawner.wake(self._waiter)
             elif kind is Cancel:
                 self._cancel(command)  # type: ignore[arg-type]
             elif kind is Report:

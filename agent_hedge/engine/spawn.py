@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
-from agent_hedge.core.ports import Spawner, TaskHandle, TimerHandle, Waiter
+from agent_hedge.core.ports import Spawner, TaskHandle, TimerHandle
 from agent_hedge.engine.timers import Timers
 from agent_hedge.errors import HedgeError
 
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     import trio
 
 Work = Coroutine[Any, Any, None]
-
-
-class AsyncioWaiter(asyncio.Future[None]):
-    def set(self) -> None:
-        if not self.done():
-            self.set_result(None)
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -45,21 +39,22 @@ class AsyncioSpawner:
         self.call_soon = loop.call_soon
         self.call_soon_threadsafe = loop.call_soon_threadsafe
         self.call_at = Timers(loop).call_at
+        self.spawn = loop.create_task
+        self.waiter = loop.create_future  # a task waits faster for a plain future than for any class of our own
 
     def is_cancelled(self) -> bool:
         task = asyncio.current_task(self.loop)
         return task is not None and task.cancelling() > 0
-
-    def spawn(self, work: Work, *, name: str) -> TaskHandle:
-        return self.loop.create_task(work, name=name)
 
     async def join(self, tasks: Collection[TaskHandle]) -> None:
         pending = [cast("asyncio.Task[None]", task) for task in tasks if not task.done()]
         if pending:
             await asyncio.wait(pending)
 
-    def waiter(self) -> Waiter:
-        return AsyncioWaiter(loop=self.loop)
+    def wake(self, waiter: Awaitable[None]) -> None:
+        flag = cast("asyncio.Future[None]", waiter)
+        if not flag.done():
+            flag.set_result(None)
 
 
 class TrioTask:
@@ -165,8 +160,11 @@ class TrioSpawner:
         self._nursery.start_soon(timer.run, when, callback)
         return timer
 
-    def waiter(self) -> Waiter:
+    def waiter(self) -> Awaitable[None]:
         return TrioWaiter()
+
+    def wake(self, waiter: Awaitable[None]) -> None:
+        cast("TrioWaiter", waiter).set()
 
 
 def in_trio() -> bool:

@@ -9,13 +9,13 @@ in 1 to 30 % of the cases (`asyncio.wait_for` inside the client), so a cancel al
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import AsyncGeneratorType
 from typing import Any, Generic, TypeVar
 
 import anyio
 
-from agent_hedge.core.ports import Spawner, Waiter
+from agent_hedge.core.ports import Spawner
 from agent_hedge.core.race import Race
 from agent_hedge.core.scope import ActiveAttempt
 from agent_hedge.core.step import Effect, Failure, Outcome, StepKey
@@ -42,8 +42,8 @@ class Pipe(Generic[T]):
         self._spawner = spawner
         self.items: deque[T] = deque()
         """What has been handed over and not been taken."""
-        self._new: Waiter | None = None
-        self._full: Waiter | None = None
+        self._new: Awaitable[None] | None = None
+        self._full: Awaitable[None] | None = None
         self._closed = False
 
     def put(self, item: T) -> bool:
@@ -51,7 +51,7 @@ class Pipe(Generic[T]):
         items = self.items
         items.append(item)
         if self._new is not None:
-            self._new.set()
+            self._spawner.wake(self._new)
         return len(items) >= WINDOW
 
     async def room(self) -> None:
@@ -65,7 +65,7 @@ class Pipe(Generic[T]):
         self._closed = True
         for waiter in (self._new, self._full):
             if waiter is not None:
-                waiter.set()
+                self._spawner.wake(waiter)
 
     async def ready(self) -> bool:
         """Wait for an item; False when the attempt has ended and all is taken."""
@@ -80,7 +80,7 @@ class Pipe(Generic[T]):
     def take(self) -> T:
         item = self.items.popleft()
         if self._full is not None and len(self.items) < WINDOW // 2:
-            self._full.set()
+            self._spawner.wake(self._full)
             self._full = None
         return item
 

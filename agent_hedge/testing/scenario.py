@@ -240,7 +240,7 @@ class Scenario:
 async def sleep_until(spawner: Spawner, when: float) -> None:
     """Sleep to an exact instant: `anyio.sleep_until` goes through a difference and is off by a rounding error."""
     waiter = spawner.waiter()
-    timer = spawner.call_at(instant(when), waiter.set) if when < FOREVER else None
+    timer = spawner.call_at(instant(when), lambda: spawner.wake(waiter)) if when < FOREVER else None
     try:
         await waiter
     finally:

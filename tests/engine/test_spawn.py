@@ -69,7 +69,7 @@ def test_a_join_never_raises_what_a_task_raised() -> None:
 
         task = spawner.spawn(work(), name="work")
         await spawner.join([task])
-        assert isinstance(task.exception(), ValueError)  # type: ignore[attr-defined]
+        assert isinstance(task.exception(), ValueError)
 
     run_clean(main)
 

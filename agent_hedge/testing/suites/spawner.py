@@ -20,7 +20,7 @@ _seen: ContextVar[str] = ContextVar("seen", default="nothing")
 async def asleep(spawner: Spawner, until: float) -> None:
     """Sleep on the spawner's own timer."""
     flag = spawner.waiter()
-    timer = spawner.call_at(until, flag.set)
+    timer = spawner.call_at(until, lambda: spawner.wake(flag))
     try:
         await flag
     finally:
@@ -182,7 +182,7 @@ class SpawnerSuite:
 
             def called() -> None:
                 threads.append(threading.current_thread())
-                flag.set()
+                spawner.wake(flag)
 
             def call() -> float:
                 spawner.call_soon_threadsafe(called)
@@ -197,8 +197,8 @@ class SpawnerSuite:
     def test_a_flag_may_be_set_before_it_is_awaited_and_twice(self, play: Play) -> None:
         async def main(spawner: Spawner) -> float:
             flag = spawner.waiter()
-            flag.set()
-            flag.set()
+            spawner.wake(flag)
+            spawner.wake(flag)
             await flag
             return spawner.now()
 
@@ -215,6 +215,6 @@ class SpawnerSuite:
             await asleep(spawner, 1.0)
             task.cancel()
             await spawner.join([task])
-            flag.set()
+            spawner.wake(flag)
 
         play(main)
