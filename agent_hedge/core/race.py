@@ -188,6 +188,10 @@ class _Leg:
     def running(self) -> bool:
         return self.outcome is None and not self.cancelled
 
+    @property
+    def failure(self) -> Failure | None:
+        return self.outcome.failure if self.outcome and not self.cancelled else None
+
 
 class Race:
     """One race. Its public attributes are what policies, gates and choosers see (`RaceView`)."""
@@ -196,14 +200,13 @@ class Race:
         "_claimed", "_commands", "_due", "_elected", "_legs", "_lock", "_observed", "_rearms", "_recover_at",
         "_settled", "_spoken", "_step_id", "_unfinished", "ahead", "barred", "candidates", "chooser", "commit_on_token",
         "deadline", "effect", "effect_key", "excluded", "fleet", "gates", "hedges", "in_flight", "key",
-        "last_launch_at", "last_target", "latency", "max_attempts", "now", "opening", "plans", "policy",
+        "last_launch_at", "last_target", "latency", "launched", "max_attempts", "now", "opening", "plans", "policy",
         "primary_gates", "prompt_tokens", "run", "stalled", "started_at", "state", "wake_at", "winner",
     )  # fmt: skip
 
     def __init__(
         self,
         key: StepKey,
-        *,
         policy: HedgePolicy,
         chooser: Chooser,
         candidates: Sequence[Place],
@@ -215,13 +218,14 @@ class Race:
         plans: PlanView | None = None,
         ahead: Ahead | None = None,
         effect: Effect = Effect.UNKNOWN,
-        effect_key: str | None = None,
         barred: Refused | None = None,
         prompt_tokens: int = 0,
         deadline: float = math.inf,
         commit_on_token: bool = False,
-        max_attempts: int = MAX_ATTEMPTS,
         observed: bool = False,
+        *,
+        effect_key: str | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
         step_id: str | None = None,
     ) -> None:
         self.key = key
@@ -248,9 +252,9 @@ class Race:
         self.winner: int | None = None
         self.now = self.started_at = self.last_launch_at = 0.0
         self.last_target = ""
-        self.hedges = self.in_flight = 0
+        self.launched = self.hedges = self.in_flight = 0
         self.excluded = _NONE
-        self.opening = Role.PRIMARY
+        self.opening = _PRIMARY
         """`RECOVERY` where the step is run again after its winner broke (R3): then the first attempt may be refused."""
         self.stalled = False
         self.wake_at: float | None = None
@@ -282,10 +286,6 @@ class Race:
         if self._step_id is None:
             self._step_id = f"ahs-{getrandbits(64):016x}"
         return self._step_id
-
-    @property
-    def launched(self) -> int:
-        return len(self._legs)
 
     @property
     def attempts(self) -> Sequence[Attempt]:
@@ -425,27 +425,12 @@ class Race:
         leg.ended = True
         self._unfinished -= 1
         verdict = self._verdict(leg, abandoned)
-        outcome = leg.outcome
-        failure = outcome.failure if outcome and not leg.cancelled else None
-        if leg.permits:
-            if leg.losses_only and verdict is _WON:
-                leg.permits = ()
-            else:
-                self._settle_permits(leg, verdict, failure)
+        if verdict is _WON and leg.losses_only:
+            leg.permits = ()
+        elif leg.permits:
+            self._settle_permits(leg, verdict)
         if self._observed:
-            error = type(outcome.error).__name__ if outcome and outcome.error is not None else ""
-            self._report(
-                AttemptEnded,
-                attempt=leg.attempt,
-                verdict=verdict,
-                receipt=receipt,
-                failure=failure,
-                error=error,
-                latency=leg.latency,
-                censored_at=leg.censored_at,
-            )
-        if self._observed and self.closed:
-            self._report(StepClosed)
+            self._report_end(leg, verdict, receipt)
 
     def claim(self, number: int) -> bool:
         """Elect this attempt before a side effect, from any thread; final. The driver then calls `on_claim`."""
@@ -484,7 +469,7 @@ class Race:
         self._due = self._recover_at = None
         self._commands.append(Commit(self.winner))
         if self.run is not None and winner.latency is not None:
-            self.run.last_step = (self.key, winner.attempt.target.name, winner.latency, len(self._legs))
+            self.run.last_step = (self.key, winner.attempt.target.name, winner.latency, self.launched)
         if not winner.losses_only:
             for permit in winner.permits:
                 permit.committed(at=self.now)
@@ -497,9 +482,9 @@ class Race:
 
     def _launch(self, role: Role) -> Refused | None:
         """Dispatch the next attempt, or report why not. Then ask the policy when the next one is due."""
-        if len(self._legs) >= self.max_attempts:
+        number, now = self.launched, self.now
+        if number >= self.max_attempts:
             return Refused(Reason.RUN_BUDGET, f"{self.max_attempts} attempts")
-        now = self.now
         if now >= self.deadline:
             return self._refuse(role, Refused(Reason.DEADLINE))
         choice = self.chooser.choose(role, self)
@@ -510,7 +495,7 @@ class Race:
                 self._recover_at = instant(choice.not_before)  # type: ignore[union-attr]
                 return None
             return self._refuse(role, Refused(Reason.PUSHBACK))
-        attempt = Attempt(len(self._legs), role, choice.target, now, self.deadline, self.effect_key, getrandbits(64))  # type: ignore[union-attr]
+        attempt = Attempt(number, role, choice.target, now, self.deadline, self.effect_key, getrandbits(64))  # type: ignore[union-attr]
         permits: list[Permit] = []
         losses_only = True
         for gate in self.primary_gates if role is _PRIMARY else self.gates:
@@ -533,6 +518,7 @@ class Race:
             self._void(permits, attempt)
             return None
         self._unfinished += 1
+        self.launched = number + 1
         self.in_flight += 1
         self.hedges += role is _HEDGE
         self.last_launch_at = now
@@ -545,11 +531,11 @@ class Race:
 
     def _arm(self) -> None:
         self._due = None
-        if self._spoken or len(self._legs) >= self.max_attempts:
+        if self._spoken or self.launched >= self.max_attempts:
             return
         try:
             due = self.policy.next_launch_at(self)
-            if self._observed and len(self._legs) == 1:
+            if self._observed and self.launched == 1:
                 self._report_grounds()
         except Exception:  # somebody's own: it may cost the hedge, never the step
             _complain(self.policy)
@@ -571,9 +557,9 @@ class Race:
             self._report(AttemptRefused, role=role, reason=refused.reason, detail=refused.detail)
         return refused
 
-    def _settle_permits(self, leg: _Leg, verdict: Verdict, failure: Failure | None) -> None:
+    def _settle_permits(self, leg: _Leg, verdict: Verdict) -> None:
         retry_after = leg.outcome.retry_after if leg.outcome else None
-        end = Ended(leg.attempt, verdict, failure, leg.latency, leg.censored_at, True, retry_after)
+        end = Ended(leg.attempt, verdict, leg.failure, leg.latency, leg.censored_at, True, retry_after)
         permits, leg.permits = leg.permits, ()  # some hold this race: no cycle is left for the collector
         for permit in permits:
             permit.settle(end, at=self.now)
@@ -588,10 +574,10 @@ class Race:
         if leg.latency is None:
             self._censor(leg)
         if outcome.error is not None:  # (an empty stream may still become the answer)
-            self._settle_permits(leg, Verdict.FAILED, outcome.failure)  # health hears of it before it is asked again
+            self._settle_permits(leg, Verdict.FAILED)  # health hears of it before it is asked again
         if outcome.failure is Failure.REQUEST:
             self._due = self._recover_at = None
-            self.max_attempts = len(self._legs)
+            self.max_attempts = self.launched
         else:
             if outcome.failure is Failure.TARGET:
                 self.excluded |= {leg.attempt.target.name}
@@ -665,7 +651,7 @@ class Race:
             self._report(
                 StepEnded,
                 winner=None if self.winner is None else self._legs[self.winner].attempt,
-                launched=len(self._legs),
+                launched=self.launched,
                 elapsed=self.now - self.started_at,
                 error=error or (type(outcome.error).__name__ if outcome.error is not None else ""),
             )
@@ -718,6 +704,21 @@ class Race:
         grounds = getattr(self.policy, "grounds", None)
         if grounds is not None and (known := grounds(self)) is not None:
             self._report(StepPlanned, d0=known.d0, slack=known.slack, price=known.price)
+
+    def _report_end(self, leg: _Leg, verdict: Verdict, receipt: Receipt) -> None:
+        error = leg.outcome.error if leg.outcome else None
+        self._report(
+            AttemptEnded,
+            attempt=leg.attempt,
+            verdict=verdict,
+            receipt=receipt,
+            failure=leg.failure,
+            error="" if error is None else type(error).__name__,
+            latency=leg.latency,
+            censored_at=leg.censored_at,
+        )
+        if self.closed:
+            self._report(StepClosed)
 
     def _report(self, kind: type[Event], **facts: Any) -> None:
         self._commands.append(Report(kind(step_id=self.step_id, key=self.key, at=self.now, **facts)))

@@ -60,7 +60,6 @@ class Driver(Generic[T]):
         self,
         race: Race,
         call: Call[T],
-        *,
         spawner: Spawner,
         reaper: Reaper,
         accept: Callable[[T], bool] = accept_all,
@@ -87,7 +86,7 @@ class Driver(Generic[T]):
         self._releases: dict[int, Receipt] = {}
         self._flushing = False
         self._timer: TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer_at: float
         self._waiter = spawner.waiter()
         self._wake_on_commit = False
         self._forced: Forced | None = forced.get()

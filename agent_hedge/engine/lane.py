@@ -71,7 +71,7 @@ class Lane:
         self.latency = latency
         self.fleet = fleet
         self.gates = gates
-        self._primary_gates = tuple(gate for gate in gates if not getattr(gate, "extras_only", False))
+        self._primary_gates: Sequence[Gate] = tuple(gate for gate in gates if not getattr(gate, "extras_only", False))
         self.forced_policy = forced_policy
         self.forced_gates = forced_gates
         self.funnel = funnel
@@ -109,15 +109,8 @@ class Lane:
         race of the same step whose winner broke (R3).
         """
         state = self.loops.current()
-        return Driver(
-            self.race(state.spawner.now, key or self.key, effect or self.effect, after, prompt_tokens),
-            call,
-            spawner=state.spawner,
-            reaper=state.reaper,
-            accept=accept,
-            classifier=self.classifier,
-            funnel=self.funnel,
-        )
+        race = self.race(state.spawner.now, key or self.key, effect or self.effect, after, prompt_tokens)
+        return Driver(race, call, state.spawner, state.reaper, accept, self.classifier, self.funnel)
 
     def race(
         self,
@@ -137,26 +130,27 @@ class Lane:
                 ahead = context.ahead()
             policy = context.policy or policy
             barred = context.verdict or barred or (_RESUMED if context.resumed else None)
-        force = forced.get()
-        is_forced = force is not None and force.hedge
-        race = Race(
+        gates, primary_gates = self.gates, self._primary_gates
+        if (force := forced.get()) is not None and force.hedge:
+            policy, gates, primary_gates = self.forced_policy, self.forced_gates, self.forced_gates
+        race = Race(  # by place: by name, every call would pay for a dict of them all
             key,
-            policy=self.forced_policy if is_forced else policy,
-            chooser=self.chooser,
-            candidates=self.candidates,
-            latency=self.latency,
-            fleet=self.fleet,
-            gates=self.forced_gates if is_forced else self.gates,
-            primary_gates=None if is_forced else self._primary_gates,
-            run=run,
-            plans=self.plans,
-            ahead=ahead,
-            effect=effect,
-            barred=barred,
-            prompt_tokens=prompt_tokens,
-            deadline=self._deadline(run, now_of) if after is None else after.deadline,
-            commit_on_token=self.commit_on_token,
-            observed=bool(self.funnel),
+            policy,
+            self.chooser,
+            self.candidates,
+            self.latency,
+            self.fleet,
+            gates,
+            primary_gates,
+            run,
+            self.plans,
+            ahead,
+            effect,
+            barred,
+            prompt_tokens,
+            self._deadline(run, now_of) if after is None else after.deadline,
+            self.commit_on_token,
+            bool(self.funnel),
         )
         if after is not None:
             race.follow(after)

@@ -88,7 +88,7 @@ def _farthest_from(target: str, candidates: Sequence[Place]) -> str:
 def _is_slow(key: StepKey, target: str, latency: float, view: RaceView) -> bool:
     """Whether a step was slow for its place, as far as that is known now, and by more than a move takes."""
     median = view.latency.quantile(key, target, 0.5, view.now)
-    if median is None or latency <= max(SLOW_FACTOR * median, median + view.prompt_tokens / READS_TOKENS_S):
+    if median is None or latency <= SLOW_FACTOR * median or latency <= median + view.prompt_tokens / READS_TOKENS_S:
         return False
     slow = view.latency.quantile(key, target, SLOW_Q, view.now)
     return slow is not None and latency > slow
