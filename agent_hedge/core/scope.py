@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from agent_hedge.core.events import Reason
-from agent_hedge.core.ports import Block, HedgePolicy, LastStep, Refused, RunRecord
+from agent_hedge.core.ports import Block, HedgePolicy, LastStep, Refused, RunRecord, TaskHandle
 from agent_hedge.core.step import Ahead, Attempt, Certainty, Place, Role, Usage
 from agent_hedge.core.stores import RunRow
 
@@ -321,6 +321,7 @@ class ActiveAttempt:
         "phase",
         "spoken",
         "started",
+        "task",
         "tokens",
         "tool_s",
         "usage",
@@ -332,6 +333,8 @@ class ActiveAttempt:
         """Set before a cancel is sent: code that cannot be cancelled may look at it and stop."""
         self.started = False
         """Whether its task has taken its first step."""
+        self.task: TaskHandle | None = None
+        """Its task, once its race has one for it, until it has ended."""
         self.spoken = False
         """Whether its first meaningful token has come."""
         self.phase = ""

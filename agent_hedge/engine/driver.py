@@ -52,7 +52,7 @@ class Driver(Generic[T]):
 
     __slots__ = (
         "_accept", "_active", "_call", "_classify", "_ended", "_facts", "_flushing", "_forced", "_funnel", "_held",
-        "_reaper", "_releases", "_spawner", "_started", "_tasks", "_timer", "_timer_at", "_waiter", "_wake_on_commit",
+        "_reaper", "_releases", "_spawner", "_started", "_timer", "_timer_at", "_waiter", "_wake_on_commit",
         "answer", "committed", "on_answer", "race",
     )  # fmt: skip
 
@@ -78,10 +78,9 @@ class Driver(Generic[T]):
         self._classify = classifier
         self._funnel = funnel
         self._active: list[ActiveAttempt | None] = []
-        self._tasks: list[TaskHandle | None] = []
         self._started: dict[int, Event] = {}
         self._facts: tuple[Fact, ...] = ()  # tuples: most races never have two facts of one instant
-        self._ended: tuple[int, ...] = ()
+        self._ended: tuple[ActiveAttempt, ...] = ()
         self._held: tuple[Fact, ...] = ()
         self._releases: dict[int, Receipt] = {}
         self._flushing = False
@@ -136,7 +135,8 @@ class Driver(Generic[T]):
     async def leave(self) -> None:
         """The caller goes: cancel what is in flight and join it, at most the reaper's grace (R7)."""
         self._carry_out(self.race.on_cancel(self._spawner.now()))
-        pending = [task for task in self._tasks if task is not None and not task.done()]
+        tasks = [active.task for active in self._active if active is not None and active.task is not None]
+        pending = [task for task in tasks if not task.done()]
         if pending:
             with anyio.move_on_after(self._reaper.grace, shield=True):
                 await self._spawner.join(pending)
@@ -158,19 +158,16 @@ class Driver(Generic[T]):
     # --- the attempt's side -------------------------------------------------------------------------------------
 
     async def _attempt(self, active: ActiveAttempt) -> None:
-        number = active.attempt.number
-        task = self._tasks[number]
-        if task is not None:  # (None: an eager task, which is not registered yet)
-            task.remove_done_callback(self._lost)
-        del task  # it holds the error whose traceback would hold it: a cycle, which keeps the graph around it alive
+        if active.task is not None:  # (None: an eager task, which is not known yet)
+            active.task.remove_done_callback(self._lost)
         if active.cancelled:  # before its first step: nothing was sent
-            self._end(number)
+            self._end(active)
             return
         active.started = True
         attempt_scope.set(active)
         try:
             if self._started:
-                with self._funnel.around(self._started.pop(number)):
+                with self._funnel.around(self._started.pop(active.number)):
                     value = await self._call(active)
             else:
                 value = await self._call(active)
@@ -184,10 +181,10 @@ class Driver(Generic[T]):
         except self._spawner.cancelled:
             if active.cancelled:
                 await self._released(active)
-                self._end(number)
+                self._end(active)
                 raise
             if self._spawner.is_cancelled():  # by someone else, as at the end of a loop: a new attempt would be stray
-                self._done(number, Outcome(None, AttemptCancelled(), False, Failure.REQUEST))
+                self._done(active, Outcome(None, AttemptCancelled(), False, Failure.REQUEST))
                 raise
             outcome = Outcome(None, AttemptCancelled(), False, Failure.RECOVERABLE)
         except Exception as error:
@@ -198,16 +195,15 @@ class Driver(Generic[T]):
             outcome = Outcome(None, error)
         if active.cancelled:
             await self._released(active)
-        self._done(number, outcome)
+        self._done(active, outcome)
 
     def _lost(self, task: TaskHandle) -> None:
         """An attempt was cancelled before its first step, and not by us: nothing of it could say so."""
-        number = self._tasks.index(task)
-        active = cast("ActiveAttempt", self._active[number])
+        active = next(active for active in self._active if active is not None and active.task is task)
         if active.cancelled:
-            self._end(number)
+            self._end(active)
         else:
-            self._done(number, Outcome(None, AttemptCancelled(), False, Failure.REQUEST))
+            self._done(active, Outcome(None, AttemptCancelled(), False, Failure.REQUEST))
 
     async def _released(self, active: ActiveAttempt) -> None:
         """Our side of a cancelled attempt has closed: where its target can tell, hear when the engine let go."""
@@ -225,30 +221,26 @@ class Driver(Generic[T]):
             return Outcome(None, error)
         return Outcome(None, error, False, failure, False, retry_after(error))
 
-    def _done(self, number: int, outcome: Outcome[Any]) -> None:
-        race = self.race
-        active = self._active[number]
-        if race.in_flight == 1 and self._forced is None and not self._facts and active and not active.cancelled:
-            now = self._spawner.now()
-            self._carry_out(race.on_finished(number, outcome, now, self._let_go(number)))
+    def _done(self, active: ActiveAttempt, outcome: Outcome[Any]) -> None:
+        race, number = self.race, active.attempt.number
+        if race.in_flight == 1 and self._forced is None and not self._facts and not active.cancelled:
+            self._carry_out(race.on_finished(number, outcome, self._spawner.now(), self._let_go(active)))
             return
         self._post(Done(number, outcome))
-        self._end(number)
+        self._end(active)
 
-    def _end(self, number: int) -> None:
+    def _end(self, active: ActiveAttempt) -> None:
         if self._facts or self._held:
-            self._ended += (number,)
+            self._ended += (active,)
             return
-        task = self._tasks[number]
-        if task is not None:
-            self._reaper.forget(task)
-        self._carry_out(self.race.on_ended(number, self._spawner.now(), self._let_go(number)))
+        if active.task is not None:
+            self._reaper.forget(active.task)
+        self._carry_out(self.race.on_ended(active.number, self._spawner.now(), self._let_go(active)))
 
-    def _let_go(self, number: int) -> Receipt:
+    def _let_go(self, active: ActiveAttempt) -> Receipt:
         """Drop an attempt that has ended; its receipt stays. (A cycle here costs every call 5 us of the collector.)"""
-        active = self._active[number]
-        self._active[number] = self._tasks[number] = None
-        return NO_RECEIPT if active is None else self._receipt(active)
+        self._active[active.attempt.number] = active.task = None
+        return self._receipt(active)
 
     def _receipt(self, active: ActiveAttempt) -> Receipt:
         known = self._releases.pop(active.number, NO_RECEIPT) if self._releases else NO_RECEIPT
@@ -288,8 +280,8 @@ class Driver(Generic[T]):
         if facts:
             self._carry_out(self.race.on_facts(facts, self._spawner.now()))
         ended, self._ended = self._ended, ()
-        for number in ended:
-            self._end(number)
+        for active in ended:
+            self._end(active)
 
     def _after_this_instant(self, callback: Callable[[], None]) -> None:
         """Run `callback` when every task that is due at this instant has had its turn (rule 7 of the race)."""
@@ -374,32 +366,29 @@ class Driver(Generic[T]):
             self._arm()
 
     def _launch(self, attempt: Attempt) -> None:
-        number = attempt.number
         active = ActiveAttempt(attempt, self)
         self._active.append(active)
-        self._tasks.append(None)
-        task = self._tasks[number] = self._spawner.spawn(self._attempt(active), name=self.race.key.node)
+        task = active.task = self._spawner.spawn(self._attempt(active), name=self.race.key.node)
         if not active.started:
             task.add_done_callback(self._lost)
 
     def _cancel(self, command: Cancel) -> None:
-        number = command.number
-        active, task = self._active[number], self._tasks[number]
+        active = self._active[command.number]
         if active is None:
             return
         active.cancelled = True
+        task = active.task
         if task is None or task.done() or not active.started:
             return
         if canceller_of(active.target) is not None:
-            self._releases[number] = Receipt(cancel_sent=self.race.now)
+            self._releases[active.number] = Receipt(cancel_sent=self.race.now)
         task.cancel()
         name = f"{active.attempt} of {self.race.key}"
-        self._reaper.take(task, name, lambda: self._abandon(number), self.race.run)
+        self._reaper.take(task, name, lambda: self._abandon(active), self.race.run)
 
-    def _abandon(self, number: int) -> None:
-        active = self._active[number]
-        receipt = NO_RECEIPT if active is None else self._receipt(active)
-        self._carry_out(self.race.on_ended(number, self._spawner.now(), receipt, abandoned=True))
+    def _abandon(self, active: ActiveAttempt) -> None:
+        now, receipt = self._spawner.now(), self._receipt(active)
+        self._carry_out(self.race.on_ended(active.number, now, receipt, abandoned=True))
 
     def _arm(self) -> None:
         wake_at = self.race.wake_at
