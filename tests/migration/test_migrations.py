@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +59,31 @@ def shape(connection: Connection, schema: str | None = None) -> dict[str, Any]:
 
 def test_there_is_one_head() -> None:
     assert ScriptDirectory(str(migrate.scripts())).get_heads() == [migrate.head()]
+
+
+def test_a_wheel_finds_its_own_migrations(tmp_path: Path) -> None:
+    """Laid out as the build configuration lays a wheel out; an editable install finds those of the repository."""
+    root = Path(__file__).parents[2]
+    assert migrate.scripts() == root / "migrations"
+    build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    unused = shutil.ignore_patterns("__pycache__")
+    for package in build["packages"]:
+        shutil.copytree(root / package, tmp_path / "site" / package, ignore=unused)
+    for source, target in build["force-include"].items():
+        shutil.copytree(root / source, tmp_path / "site" / target, ignore=unused)
+    program = (
+        "from agent_hedge.stores.sql import migrate\n"
+        f"print(migrate.upgrade('sqlite:///{tmp_path}/new.db').revision, migrate.scripts())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout.split() == [migrate.head(), f"{tmp_path}/site/agent_hedge/stores/sql/migrations"], ran.stderr
 
 
 def test_migrations_build_what_the_metadata_says(
