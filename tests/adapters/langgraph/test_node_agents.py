@@ -9,16 +9,28 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
+    ContextEditingMiddleware,
     HumanInTheLoopMiddleware,
+    LLMToolSelectorMiddleware,
     ModelCallLimitMiddleware,
     ModelFallbackMiddleware,
+    ModelRetryMiddleware,
+    PIIMiddleware,
     SummarizationMiddleware,
+    TodoListMiddleware,
+    ToolCallLimitMiddleware,
+    ToolRetryMiddleware,
+    after_model,
+    before_model,
+    dynamic_prompt,
 )
 from langchain.agents.middleware.types import ExtendedModelResponse
-from langchain.agents.structured_output import ToolStrategy
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain.tools import ToolRuntime
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import create_react_agent
 from langgraph.types import Command
 from pydantic import BaseModel
@@ -29,7 +41,7 @@ from agent_hedge.core.scope import Forced, forced
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.testing.clock import run_virtual
 from tests.adapters.langgraph.conforming import conforms
-from tests.adapters.langgraph.graph_kit import Chat, Kit, checkpoints, echo, everything, make_kit, thread
+from tests.adapters.langgraph.graph_kit import Chat, Kit, State, checkpoints, echo, everything, make_kit, thread
 
 
 @tool
@@ -110,11 +122,196 @@ async def with_a_limit(kit: Kit) -> Any:
     return await everything(agent, hi())
 
 
+def asking_for(*calls: tuple[str, dict[str, Any]]) -> Any:
+    """Return an answer that asks for several tools at once, and then says what the last one gave."""
+
+    def answer(messages: list[BaseMessage]) -> AIMessage:
+        if isinstance(messages[-1], ToolMessage):
+            return AIMessage(f"it says {messages[-1].content}")
+        asked: Any = [{"name": name, "args": args, "id": f"call_{at}"} for at, (name, args) in enumerate(calls)]
+        return AIMessage("", tool_calls=asked)
+
+    return answer
+
+
+async def seen_of(agent: Any, **settings: Any) -> Any:
+    return [await everything(agent, hi(), thread(), **settings), await checkpoints(agent, thread())]
+
+
+@tool
+async def search(q: str) -> str:
+    """Search for something."""
+    return f"searched {q}"
+
+
+@tool(return_direct=True)
+def last(q: str) -> str:
+    """Say the last word."""
+    return f"last {q}"
+
+
+@tool
+def commands(q: str, runtime: ToolRuntime) -> Command[Any]:
+    """Write the state."""
+    return Command(update={"messages": [ToolMessage(f"wrote {q}", tool_call_id=runtime.tool_call_id)]})
+
+
+@tool
+def breaks(q: str) -> str:
+    """Break."""
+    raise ValueError(f"no {q}")
+
+
+TOOLS = [look, search, last, commands, breaks, pay]
+CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "several": [("search", {"q": text}) for text in "abc"],
+    "returned": [("last", {"q": "a"})],
+    "command": [("commands", {"q": "a"})],
+    "broken": [("breaks", {"q": "a"})],
+    "unknown": [("nobody", {"q": "a"})],
+    "misused": [("look", {"z": "a"})],
+}
+
+
+@pytest.mark.parametrize("calls", CALLS)
+def test_r05_agents_call_tools(calls: str) -> None:
+    async def calling(kit: Kit) -> Any:
+        return await seen_of(create_agent(kit.chat(asking_for(*CALLS[calls])), TOOLS, checkpointer=InMemorySaver()))
+
+    conforms(calling, units=("model",))
+
+
+def decided(decision: Any) -> Any:
+    async def by_a_person(kit: Kit) -> Any:
+        human = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
+        model, saver = kit.chat(asks_for("pay", amount=3)), InMemorySaver()
+        agent: Any = create_agent(model, [pay], middleware=[human], checkpointer=saver)
+        seen = await seen_of(agent)
+        return [*seen, await everything(agent, Command(resume={"decisions": [decision]}), thread())]
+
+    return by_a_person
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 4}}},
+        {"type": "reject", "message": "too much"},
+    ],
+    ids=["edit", "reject"],
+)
+def test_r05_a_person_decides(decision: Any) -> None:
+    conforms(decided(decision), units=("model",))
+
+
+@dynamic_prompt
+async def prompted(request: Any) -> str:
+    return f"You have seen {len(request.messages)} messages."
+
+
+@before_model(can_jump_to=["end"])
+async def stops(state: Any, runtime: Any) -> Any:
+    """End after the first tool."""
+    if len(state["messages"]) > 2:
+        return {"jump_to": "end", "messages": [AIMessage("enough", id="enough")]}
+    return None
+
+
+@after_model
+async def counts(state: Any, runtime: Any) -> None:
+    """Look on."""
+
+
+def failing(messages: list[BaseMessage]) -> ValueError:
+    return ValueError("no")
+
+
+def selects(messages: list[BaseMessage]) -> AIMessage:
+    return AIMessage("", tool_calls=[{"name": "ToolSelectionResponse", "args": {"tools": ["look"]}, "id": "s"}])
+
+
+def plans(messages: list[BaseMessage]) -> AIMessage:
+    todos = [{"content": "x", "status": "pending"}]
+    return asking_for(("write_todos", {"todos": todos}))(messages)  # type: ignore[no-any-return]
+
+
+LOOKS = asking_for(("look", {"q": "a"}))
+SEARCHES = asking_for(("search", {"q": "a"}), ("search", {"q": "b"}))
+AROUND: dict[str, tuple[Any, Any]] = {
+    "prompt": (LOOKS, lambda kit: [prompted]),
+    "jump": (LOOKS, lambda kit: [stops, counts]),
+    "model_retry": (failing, lambda kit: [ModelRetryMiddleware(max_retries=2, initial_delay=0.1, jitter=False)]),
+    "tool_retry": (LOOKS, lambda kit: [ToolRetryMiddleware(max_retries=1, initial_delay=0.1, jitter=False)]),
+    "tool_limit": (SEARCHES, lambda kit: [ToolCallLimitMiddleware(run_limit=1)]),
+    "todo": (plans, lambda kit: [TodoListMiddleware()]),
+    "editing": (LOOKS, lambda kit: [ContextEditingMiddleware()]),
+    "pii": (lambda _: AIMessage("write to a@b.com"), lambda kit: [PIIMiddleware("email", apply_to_output=True)]),
+    "selector": (LOOKS, lambda kit: [LLMToolSelectorMiddleware(model=kit.chat(selects), max_tools=1)]),
+    "fallbacks": (failing, lambda kit: [ModelFallbackMiddleware(kit.chat(failing), kit.chat())]),
+}
+
+
+@pytest.mark.parametrize("kind", AROUND)
+def test_r05_agents_with_middleware_around_a_hedged_model(kind: str) -> None:
+    answer, around = AROUND[kind]
+
+    async def agent(kit: Kit) -> Any:
+        middleware = around(kit)
+        return await seen_of(create_agent(kit.chat(answer), TOOLS, middleware=middleware, checkpointer=InMemorySaver()))
+
+    conforms(agent, units=("model",))
+
+
+async def with_the_providers_structured_output(kit: Kit) -> Any:
+    model = kit.chat(lambda _: AIMessage('{"degrees": 3}'))
+    return await everything(create_agent(model, [], response_format=ProviderStrategy(Weather)), hi())
+
+
+async def with_structured_output_at_the_second_try(kit: Kit) -> Any:
+    def answer(messages: list[BaseMessage]) -> AIMessage:
+        degrees: Any = 20 if isinstance(messages[-1], ToolMessage) else "warm"
+        return AIMessage("", tool_calls=[{"name": "Weather", "args": {"degrees": degrees}, "id": f"w{len(messages)}"}])
+
+    return await everything(create_agent(kit.chat(answer), [], response_format=ToolStrategy(Weather)), hi())
+
+
+async def as_events_v2(kit: Kit) -> Any:
+    return [event async for event in create_agent(kit.chat(LOOKS), TOOLS).astream_events(hi(), version="v2")]
+
+
+async def as_events_v3(kit: Kit) -> Any:
+    agent: Any = create_agent(kit.chat(LOOKS), TOOLS)
+    stream = await agent.astream_events(hi(), version="v3")
+    return [{key: event[key] for key in ("method", "params")} async for event in stream]
+
+
+async def as_a_tool(kit: Kit) -> Any:
+    helper: Any = create_agent(kit.chat(LOOKS), TOOLS, name="helper")
+
+    @tool
+    async def ask(q: str) -> str:
+        """Ask the helper."""
+        return str((await helper.ainvoke({"messages": [HumanMessage(q, id="hq")]}))["messages"][-1].content)
+
+    return await seen_of(create_agent(kit.chat(asks_for("ask", q="z")), [ask], checkpointer=InMemorySaver()))
+
+
+async def handing_over(kit: Kit) -> Any:
+    @tool
+    def hand_over(runtime: ToolRuntime) -> Command[Any]:
+        """Hand over."""
+        said = ToolMessage("over", tool_call_id=runtime.tool_call_id)
+        return Command(goto="other", graph=Command.PARENT, update={"messages": [*runtime.state["messages"], said]})
+
+    builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+    first: Any = create_agent(kit.chat(asks_for("hand_over")), [hand_over], name="first")
+    builder.add_node("first", first, destinations=("other",))
+    builder.add_node("other", create_agent(kit.chat(), [], name="other"))
+    builder.add_edge(START, "first")
+    return await seen_of(builder.compile(checkpointer=InMemorySaver()))
+
+
 async def as_a_subgraph(kit: Kit) -> Any:
-    from langgraph.graph import START, StateGraph
-
-    from tests.adapters.langgraph.graph_kit import State
-
     agent = create_agent(kit.chat(asks_for("look", q="x")), [look], name="helper")
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(State)
     builder.add_node("helper", kit.hedger.node(agent) if kit.unit == "model" else agent)
@@ -133,7 +330,21 @@ def test_r05_the_agent_of_langgraphs_own_prebuilt_package() -> None:
 
 @pytest.mark.parametrize(
     "scenario",
-    [with_tools, with_a_human, with_structured_output, with_a_summary, with_a_fallback, with_a_limit, as_a_subgraph],
+    [
+        with_tools,
+        with_a_human,
+        with_structured_output,
+        with_structured_output_at_the_second_try,
+        with_the_providers_structured_output,
+        with_a_summary,
+        with_a_fallback,
+        with_a_limit,
+        as_a_subgraph,
+        as_a_tool,
+        as_events_v2,
+        as_events_v3,
+        handing_over,
+    ],
 )
 def test_r05_agents_with_a_hedged_model(scenario: Any) -> None:
     conforms(scenario, units=("model",))
@@ -188,7 +399,48 @@ async def middleware_over_a_hedged_model(kit: Kit) -> Any:
     return await everything(create_agent(hedged, [], middleware=hedging), hi())
 
 
-@pytest.mark.parametrize("scenario", [middleware_with_tools, middleware_in_a_near_tie, middleware_over_a_hedged_model])
+async def middleware_with_a_human(kit: Kit) -> Any:
+    model, hedging = by_middleware(kit, asks_for("pay", amount=3))
+    middleware = [HumanInTheLoopMiddleware(interrupt_on={"pay": True}), *hedging]
+    agent: Any = create_agent(model, [pay], middleware=middleware, checkpointer=InMemorySaver())
+    approved: Any = Command(resume={"decisions": [{"type": "approve"}]})
+    return [await everything(agent, hi(), thread()), await everything(agent, approved, thread())]
+
+
+async def middleware_with_structured_output(kit: Kit) -> Any:
+    model, hedging = by_middleware(kit, lambda _: AIMessage('{"degrees": 3}'))
+    agent = create_agent(model, [], middleware=hedging, response_format=ProviderStrategy(Weather))
+    return await everything(agent, hi())
+
+
+class Choosing(AgentMiddleware[Any, Any]):
+    """Chooses the model when it is called."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request.override(model=self.model))
+
+
+async def middleware_over_a_model_chosen_late(kit: Kit) -> Any:
+    late = Chat(answer=lambda _: AIMessage("late"))
+    hedging = [] if kit.unit == "plain" else [kit.hedger.middleware(late.model_copy(), tools=False, family="scripted")]
+    return await everything(create_agent(Chat(), [], middleware=[Choosing(late), *hedging]), hi())
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        middleware_with_tools,
+        middleware_with_a_human,
+        middleware_with_structured_output,
+        middleware_in_a_near_tie,
+        middleware_over_a_hedged_model,
+        middleware_over_a_model_chosen_late,
+    ],
+)
 def test_r05_agents_with_the_middleware(scenario: Any) -> None:
     conforms(scenario, units=("model",))
 

@@ -6,9 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
-from langgraph.types import Command, interrupt
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import CachePolicy, Command, RetryPolicy, StreamWriter, interrupt
 
 from agent_hedge import Hedger
 from agent_hedge.errors import ConfigurationError
@@ -59,7 +63,46 @@ async def a_workflow_that_interrupts(kit: Kit) -> Any:
     return [seen, runs]
 
 
-@pytest.mark.parametrize("scenario", [tasks_in_a_workflow, a_workflow_that_interrupts])
+async def all_that_a_workflow_has(kit: Kit) -> Any:
+    """Injected values, a cached task, one that is retried, five at once, an interrupt, and what the last run saved."""
+    model, store = kit.chat(), InMemoryStore()
+    tries: list[str] = []
+
+    async def ask(text: str, *, times: int = 1) -> str:
+        return str((await model.ainvoke(f"{text} {times}")).content)
+
+    async def flaky(text: str) -> str:
+        tries.append(text)
+        answer = str((await model.ainvoke(text)).content)
+        if len(tries) % 2:
+            raise ConnectionError
+        return answer
+
+    asking: Any = task(body(kit, ask), name="asking", cache_policy=CachePolicy(ttl=60))
+    retried: Any = task(body(kit, flaky), retry_policy=RetryPolicy(initial_interval=0.1, jitter=False))
+
+    async def flow(
+        text: str, *, previous: Any, store: BaseStore, writer: StreamWriter, runtime: Runtime[Any]
+    ) -> entrypoint.final[Any, Any]:
+        first, second = await asking(text, times=3), await retried("flaky")
+        several = await asyncio.gather(*(asking(f"part {n}") for n in range(5)))
+        writer({"said": first})
+        assert runtime.store is store
+        await store.aput(("a",), "k", {"v": first})
+        answer = interrupt(first)
+        return entrypoint.final(value=[first, second, *several, answer, previous], save=first)
+
+    saver, cache = InMemorySaver(), InMemoryCache[Any]()
+    workflow = entrypoint(checkpointer=saver, store=store, cache=cache)(body(kit, flow))
+    seen: list[Any] = []
+    turns: list[Any] = ["one", Command(resume="ok"), "two", Command(resume="sure")]
+    for given in turns:
+        parts = await everything(workflow, given, thread())
+        seen.append([part for part in parts if part[1] in ("values", "custom")])
+    return [seen, tries, [each.value for each in await store.asearch(("a",))]]
+
+
+@pytest.mark.parametrize("scenario", [tasks_in_a_workflow, a_workflow_that_interrupts, all_that_a_workflow_has])
 def test_r07_functional(scenario: Any) -> None:
     conforms(scenario, units=("model",))
 
