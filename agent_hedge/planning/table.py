@@ -51,7 +51,7 @@ LATE_WEIGHT = 0.1
 PRICE_STEP = 2.0
 """Ratio between neighbouring prices of a table; delays between two are interpolated. A table is centred on the price
 in force when it is built, and built again as the window rolls: far from its centre a third of its gain is lost."""
-PRICE_RANGE = range(-3, 3)
+PRICE_RANGE = range(-2, 3)
 """The tabled prices, in steps around the price in force when the table is built."""
 TYPICAL_PRICE = 3e-3
 """In mean steps of expected lateness per hedge: where 5 % of the steps are hedged at a deadline that 1 % miss."""
