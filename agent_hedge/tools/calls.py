@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_hedge.core.step import Effect
+from agent_hedge.core.stores import Claim
 from agent_hedge.errors import EffectBarred
 from agent_hedge.tools.effect import EffectSpec
 from agent_hedge.tools.keys import effect_key, fingerprint
@@ -39,6 +40,21 @@ class Call:
     def single(self) -> bool:
         """Whether a second execution is never started by itself."""
         return self.effect in SINGLE and not self.spec.at_least_once
+
+    def claimed(self, *, owner: str, attempt_id: str) -> Claim:
+        """Return the claim of this call by a process."""
+        return Claim(
+            effect_key=self.key,
+            tool=self.tool,
+            args_fingerprint=self.args_fingerprint,
+            owner=owner,
+            attempt_id=attempt_id,
+            effect=self.effect,
+            run_key=self.run_key,
+            thread=self.site.thread,
+            call_id="" if self.declared else self.site.call_id,
+            principal=self.site.principal,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +98,7 @@ def name_call(
     """
     alone = f"{incarnation}/{site.frames[0].execution}" if site.frames else incarnation
     run_key = site.run_key or site.thread or alone
-    declared = spec.key_of(arguments)
+    declared = spec.key_of(arguments, tool=tool)
     if declared is not None:
         key = effect_key("declared", spec.scope, _scope(spec, site, run_key), tool, declared)
     elif site.place_key:

@@ -113,8 +113,8 @@ class EffectSpec:
         word = _word(value)
         return self.static if word is None else cases.get(word, self.effect)  # what no rule can name may be anything
 
-    def key_of(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return the declared effect key of a call as text, or None where no `key` is declared.
+    def key_of(self, arguments: Mapping[str, Any], *, tool: str = "this tool") -> str | None:
+        """Return the declared effect key of a call of `tool` as text, or None where no `key` is declared.
 
         Raises `EffectBarred` when the key is missing or empty: a call that cannot be named cannot be run once.
         """
@@ -122,7 +122,11 @@ class EffectSpec:
             return None
         value = self.key(**fitting(self.key, arguments)) if callable(self.key) else arguments.get(self.key)
         if value is None or value == "":
-            raise EffectBarred("The effect key of this tool is missing from its arguments.")
+            raise EffectBarred(
+                f"The effect key of {tool} is missing from its arguments; nothing was dispatched.",
+                tool=tool,
+                reason="key",
+            )
         return value if isinstance(value, str) else plain_text(value)
 
     def settings(self) -> dict[str, Any]:

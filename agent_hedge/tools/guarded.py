@@ -20,6 +20,7 @@ from agent_hedge.tools.calls import Call, Permit, Replay
 from agent_hedge.tools.crossing import cross, start
 from agent_hedge.tools.effect import fitting
 from agent_hedge.tools.ledger import Ledger
+from agent_hedge.tools.refusals import raised
 
 T = TypeVar("T")
 
@@ -175,18 +176,7 @@ class Guarded:
         self._told(call.tool, "in_doubt")
         if not isinstance(error, Exception) or is_control_flow(error):
             return
-        raise EffectInDoubt(
-            f"Whether {call.tool} has happened is not known: it raised {type(error).__name__}. "
-            f"Settle it with: agent-hedge ledger resolve {call.key}",
-            key=call.key,
-            tool=call.tool,
-            owner="",
-            age=0.0,
-            reason=f"the tool raised {type(error).__name__}",
-            abandoned=False,
-            claim=None,
-            missing=(),
-        ) from error
+        raise raised(call, error) from error
 
 
 def _abandoned(doubt: EffectInDoubt) -> bool:

@@ -37,13 +37,13 @@ from agent_hedge.errors import (
     ConfigurationError,
     EffectBarred,
     EffectInDoubt,
-    EffectStillRunning,
     StoreUnavailable,
 )
 from agent_hedge.tools.answers import DID_NOT_HAPPEN, Answer, resolve
 from agent_hedge.tools.calls import SINGLE, Call, Permit, Replay, name_call
 from agent_hedge.tools.effect import EffectSpec
 from agent_hedge.tools.leases import Leases
+from agent_hedge.tools.refusals import check_same, in_doubt, still_running
 from agent_hedge.tools.results import JsonCodec, NotKept
 from agent_hedge.tools.site import Frame, Site
 from agent_hedge.tools.torn import ABANDONED, examine, merged
@@ -124,9 +124,9 @@ class Ledger:
             self._born_again()
         until = asyncio.get_running_loop().time() + call.site.remaining
         while (running := self._live.get(call.key)) is not None:
-            self._compare(call, running.call.args_fingerprint, running.call.site.principal)
+            check_same(call, running.call.args_fingerprint, running.call.site.principal)
             if not running.ended.is_set() and not await _within(running.ended, until):
-                raise self._still_running(call, self.incarnation, 0.0)
+                raise still_running(call, self.incarnation, 0.0)
             if running.result is not None:
                 self._counts["joined"] += 1
                 return running.result
@@ -145,7 +145,7 @@ class Ledger:
 
     async def _decide(self, call: Call, live: _Live, until: float) -> Permit | Replay:
         attempt_id = self._unsent.get(call.key) or secrets.token_hex(16)
-        claim = self._claim_of(call, attempt_id)
+        claim = call.claimed(owner=self.incarnation, attempt_id=attempt_id)
         self._unsent[call.key] = attempt_id  # until it is dispatched; the reply to a claim can be lost
         while len(self._unsent) > TRACES:  # an old one that is forgotten is in doubt
             del self._unsent[next(iter(self._unsent))]
@@ -154,11 +154,11 @@ class Ledger:
         while True:
             if row.attempt_id == attempt_id and row.state is ClaimState.RUNNING:
                 return await self._mine(call, live, row)
-            self._compare(call, row.args_fingerprint, row.principal)
+            check_same(call, row.args_fingerprint, row.principal)
             if row.attempt_id == self._unsent.get(call.key) and row.state in (ClaimState.RUNNING, ClaimState.IN_DOUBT):
                 await self._claims.settle(row.effect_key, row.attempt_id, ClaimState.FAILED)
                 attempt_id = secrets.token_hex(16)
-                claim, row = self._claim_of(call, attempt_id), await self._again(row)
+                claim, row = call.claimed(owner=self.incarnation, attempt_id=attempt_id), await self._again(row)
             elif row.state is ClaimState.DONE:
                 return self._replay(row)
             elif row.state is ClaimState.FAILED or self._may_run_again(call, row):
@@ -166,7 +166,7 @@ class Ledger:
                 previous = row.attempt_id
                 row = await self._claims.take_over(claim, previous_attempt=previous, lease=self._lease)
             elif row.state is ClaimState.IN_DOUBT:
-                raise self._in_doubt(call, row, row.note or "its owner died or lost track of it")
+                raise in_doubt(call, row, row.note or "its owner died or lost track of it")
             elif row.owner == self.incarnation or row.lease_left <= 0:
                 # In this process nobody runs it: every execution here stands in `_live`.
                 doubted = await self._claims.mark_in_doubt(row.effect_key, if_expired=row.owner != self.incarnation)
@@ -174,24 +174,10 @@ class Ledger:
             else:
                 left = until - asyncio.get_running_loop().time()
                 if left <= 0:
-                    raise self._still_running(call, row.owner, row.age)
+                    raise still_running(call, row.owner, row.age)
                 await asyncio.sleep(min(pause, left, row.lease_left + 0.001))
                 pause = min(pause * 2, self._poll[1])
                 row = await self._again(row)
-
-    def _claim_of(self, call: Call, attempt_id: str) -> Claim:
-        return Claim(
-            effect_key=call.key,
-            tool=call.tool,
-            args_fingerprint=call.args_fingerprint,
-            owner=self.incarnation,
-            attempt_id=attempt_id,
-            effect=call.effect,
-            run_key=call.run_key,
-            thread=call.site.thread,
-            call_id="" if call.declared else call.site.call_id,
-            principal=call.site.principal,
-        )
 
     async def _again(self, row: Claim) -> Claim:
         found = await self._claims.get(row.effect_key)
@@ -213,7 +199,7 @@ class Ledger:
             if doubt:
                 await self._claims.settle(call.key, row.attempt_id, ClaimState.IN_DOUBT, note=doubt)
                 self._unsent.pop(call.key, None)
-                raise self._in_doubt(call, row, doubt, missing)
+                raise in_doubt(call, row, doubt, missing)
         except BaseException:
             self._leases.drop(call.key)
             raise
@@ -264,23 +250,6 @@ class Ledger:
             return True
         repeatable = call.effect in (Effect.IDEMPOTENT, Effect.KEYED) and row.effect not in SINGLE
         return repeatable and call.spec.repeat_allowed and row.age < (call.spec.retention or RETENTION_S)
-
-    @staticmethod
-    def _compare(call: Call, args_fingerprint: str, principal: str) -> None:
-        if principal != call.site.principal:
-            raise EffectBarred(
-                f"This call of {call.tool} was claimed for another principal; nothing was dispatched.",
-                key=call.key,
-                tool=call.tool,
-                reason="principal",
-            )
-        if args_fingerprint != call.args_fingerprint:
-            raise EffectBarred(
-                f"{call.tool} was called before under the same key with other arguments; nothing was dispatched.",
-                key=call.key,
-                tool=call.tool,
-                reason="arguments",
-            )
 
     def _replay(self, row: Claim) -> Replay:
         if row.result is None:
@@ -402,33 +371,6 @@ class Ledger:
         row = await self._claims.get(call.key)
         if row is not None and row.owner == self.incarnation:
             await self._claims.settle(call.key, row.attempt_id, ClaimState.FAILED)
-
-    def _in_doubt(self, call: Call, row: Claim, why: str, missing: Sequence[Claim] = ()) -> EffectInDoubt:
-        return EffectInDoubt(
-            f"Whether {call.tool} has happened is not known: {why}. It was not run now. "
-            f"Settle it with: agent-hedge ledger resolve {call.key}",
-            key=call.key,
-            tool=call.tool,
-            owner=row.owner,
-            age=row.age,
-            reason=why,
-            abandoned=row.note == ABANDONED,
-            claim=row,
-            missing=tuple(missing),
-        )
-
-    def _still_running(self, call: Call, owner: str, age: float) -> EffectStillRunning:
-        return EffectStillRunning(
-            f"{call.tool} is still running elsewhere and the deadline has passed; it was not run again.",
-            key=call.key,
-            tool=call.tool,
-            owner=owner,
-            age=age,
-            reason="running",
-            abandoned=False,
-            claim=None,
-            missing=(),
-        )
 
 
 async def _within(event: asyncio.Event, until: float) -> bool:
