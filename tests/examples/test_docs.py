@@ -29,6 +29,13 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_tests_on_the_page_about_tests_pass(tmp_path: Path) -> None:
+    (tmp_path / "test_page.py").write_text(snippets(PAGES["testing.md"])[0], encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30 * HUNG_S, cwd=tmp_path)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_there_are_snippets() -> None:
     assert {"index.md", "production.md", "coming-from.md", "adapters.md"} <= PAGES.keys()
     for page in ("index.md", "production.md", "coming-from.md", "adapters.md"):
