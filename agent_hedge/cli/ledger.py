@@ -71,7 +71,7 @@ def resolve_(
     """
     said = next((known for known in ANSWERS if known == answer), None)
     if said is None:
-        raise ConfigurationError(f"an answer is one of {', '.join(ANSWERS)}")
+        raise ConfigurationError(f"an answer is one of {', '.join(ANSWERS)}, not {answer!r:.40}")
     chosen: Answer = said
 
     async def work(stores: Stores) -> Claim:
