@@ -45,6 +45,9 @@ class Run:
     `RunView` port.
     """
 
+    unscoped = False
+    """Whether no scope will say when it is left: configuration has opened it."""
+
     def __init__(
         self,
         key: str = "",

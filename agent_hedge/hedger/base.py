@@ -152,6 +152,7 @@ class Base:
             portal=self._background,
             price=self._price,
             readings=self._readings,
+            run_here=self._unscoped_run,
         )
         self._funnel = self._observing.funnel
         self._headers = self._observing.headers
@@ -202,6 +203,13 @@ class Base:
         yield "agent_hedge.attempts.abandoned", float(self._loops.abandoned), {}
         doubts = 0 if self._ledger is None else self._ledger.counts().get("in_doubt", 0)
         yield "agent_hedge.effects.in_doubt", float(doubts), {}
+
+    def _unscoped_run(self) -> Run | None:
+        """Return the run around this code where configuration, and no scope, has opened it."""
+        run = run_scope.get()
+        if run is None and self._graph_adapter is not None:
+            run = self._graph_adapter.graphs.run()
+        return run if run is not None and run.unscoped else None
 
     @property
     def registry(self) -> Registry:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, over
 from agent_hedge.adapters.functions import in_thread
 from agent_hedge.core.checks import KEY_LIMIT, NAME_LIMIT, check_text
 from agent_hedge.core.ports import HedgePolicy
+from agent_hedge.core.scope import Run
 from agent_hedge.core.step import StepKey
 from agent_hedge.engine.lane import Lane
 from agent_hedge.hedger.runs import Runs
@@ -109,13 +110,18 @@ class Graphs(Runs):
                 effects=self.registry,
                 spec_of=self.registry.spec_of,
                 bar=self.bar,
-                open_run=lambda **settings: self.run(**settings).opened,
+                open_run=self._open_run,
                 open_lane=self._node_lane,
                 portal=self._background,
                 in_thread=in_thread,
                 is_meaningful=is_meaningful,
             )
         return self._graph_adapter
+
+    def _open_run(self, **settings: Any) -> Run:
+        run = self.run(**settings).opened
+        run.unscoped = True
+        return run
 
     def _node_lane(
         self,

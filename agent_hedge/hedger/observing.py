@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agent_hedge.core.ports import Headers, Observer, Portal
+from agent_hedge.core.scope import Run
 from agent_hedge.core.stores import StepStore
 from agent_hedge.engine.funnel import Funnel
 from agent_hedge.errors import ConfigurationError, HedgeError
@@ -45,11 +46,13 @@ class Observing:
         portal: Portal,
         price: Callable[[str], Mapping[str, float] | None],
         readings: Readings,
+        run_here: Callable[[], Run | None],
     ) -> None:
         self.described: dict[str, Described] = {}
         """What is known of each target, for spans; filled by whoever wraps it."""
         self._portal = portal
         self._readings = readings
+        self._run_here = run_here
         self.books = self._books(_checked(accounting, store), store, steps, price)
         if capture_content is not None and not isinstance(capture_content, bool):
             raise ConfigurationError(f"capture_content must be True, False or None, got {capture_content!r:.80}")
@@ -85,6 +88,8 @@ class Observing:
             Sketch,
             describe=lambda name: self.described.get(name, NOTHING),
             content=content,
+            run_here=self._run_here,
+            portal=self._portal,
             readings=self.readings,
         )
 
@@ -107,7 +112,9 @@ class Observing:
                 logger.warning("what is in the books could not be stored now: %s", error)
 
     def close(self) -> None:
-        """Flush, and let go of the spool."""
+        """Flush, and let go of the spool; spans of runs that nobody will leave end now."""
+        if self.telemetry is not None:
+            self.telemetry.close()
         self.flush()
         if self.books is not None:
             self.books.recorder.close()

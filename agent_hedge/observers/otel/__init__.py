@@ -6,14 +6,18 @@ made. Set the SDK up before the first step; what begins before it is noticed is 
 
 from __future__ import annotations
 
+import atexit
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 from opentelemetry.trace import TracerProvider, get_tracer_provider
 
 from agent_hedge.core.events import Event
+from agent_hedge.core.ports import Portal
+from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Attempt
 from agent_hedge.observers.described import Describe, Described, describe_nothing
 from agent_hedge.observers.otel import names
@@ -40,6 +44,8 @@ class OpenTelemetry:
         describe: Describe = describe_nothing,
         winner_usage: bool | None = None,
         content: bool | None = None,
+        run_here: Callable[[], Run | None] | None = None,
+        portal: Portal | None = None,
         readings: Readings = lambda: (),
     ) -> None:
         self._survival = survival
@@ -49,6 +55,8 @@ class OpenTelemetry:
         self._winner_usage = winner_usage
         self.content = names.captures_content() if content is None else content
         """Whether spans show what was said: prompts and answers."""
+        self._run_here = run_here
+        self._portal = portal
         self._readings = readings
         self._tracing: Tracing | None = None
         self._metrics: Metrics | None = None
@@ -73,6 +81,11 @@ class OpenTelemetry:
         """Return the trace headers of the attempt that runs here, nothing without a trace."""
         return NOTHING if self._tracing is None else self._tracing.headers(attempt)
 
+    def close(self) -> None:
+        """End the spans of runs that nobody else will end."""
+        if self._tracing is not None:
+            self._tracing.close()
+
     def look_again(self) -> None:
         """Look for an SDK whenever it is asked next, though it was asked a moment ago."""
         self._look_at = 0.0
@@ -83,13 +96,25 @@ class OpenTelemetry:
             tracers = self._tracer_provider or get_tracer_provider()
             if _is_sdk(tracers):
                 self._tracing = Tracing(
-                    tracers, describe=self._describe, winner_usage=self._winner_usage, content=self.content
+                    tracers,
+                    describe=self._describe,
+                    winner_usage=self._winner_usage,
+                    content=self.content,
+                    run_here=self._run_here,
+                    portal=self._portal,
                 )
+                atexit.register(_close_at_exit, weakref.ref(self))  # the SDK's own was registered before, and is later
         if self._metrics is None:
             meters = self._meter_provider or get_meter_provider()
             if _is_sdk(meters):
                 self._metrics = metrics_of(self._survival, meters)
                 self._metrics.show(self._readings)
+
+
+def _close_at_exit(telemetry: weakref.ref[OpenTelemetry]) -> None:
+    if (alive := telemetry()) is not None:
+        with suppress(Exception):  # the interpreter is going down
+            alive.close()
 
 
 def _is_sdk(provider: object) -> bool:

@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from agent_hedge.core.events import AttemptEnded, RunEnded, RunStarted, StepEnded, StepReopened, StepStarted
+from agent_hedge.core.scope import Run
 from agent_hedge.core.step import FOREVER, Attempt, Certainty, StepKey, Usage, Verdict
 from agent_hedge.observers.described import Described
 from agent_hedge.observers.otel import names
@@ -23,9 +24,9 @@ Attributes = dict[str, Any]
 _INSTANT_S = 1e-9
 
 
-def of_run(event: RunStarted) -> Attributes:
+def of_run(event: RunStarted | StepStarted | StepReopened) -> Attributes:
     """Say which run this is, and how long it has."""
-    return _with_run({}, event)
+    return {} if type(event) is StepReopened else _with_run({}, event)  # type: ignore[arg-type]
 
 
 def of_step(event: StepStarted | StepReopened) -> Attributes:
@@ -61,6 +62,15 @@ def of_run_end(event: RunEnded) -> Attributes:
     if event.error and event.error != "CancelledError":
         said[names.ERROR_TYPE] = event.error
     return said
+
+
+def of_left(run: Run) -> Attributes:
+    """Say what a run has used of which no scope was left."""
+    return {
+        names.RUN_STEPS: run.steps,
+        names.RUN_HEDGES: run.extra_attempts_used,
+        names.RUN_RECOVERIES: run.recoveries_used,
+    }
 
 
 def of_answer(event: StepEnded, *, hedges: int, refused: str) -> Attributes:

@@ -21,8 +21,6 @@ from opentelemetry.trace import (
     Span,
     SpanContext,
     SpanKind,
-    Status,
-    StatusCode,
     TracerProvider,
     get_current_span,
     get_tracer,
@@ -48,6 +46,8 @@ from agent_hedge.core.events import (
     TriggerArmed,
     TriggerLate,
 )
+from agent_hedge.core.ports import Portal
+from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Attempt, Role, Verdict
 from agent_hedge.observers.described import Describe, describe_nothing
 from agent_hedge.observers.otel import beside, names
@@ -63,6 +63,8 @@ from agent_hedge.observers.otel.attributes import (
     of_step,
     of_usage,
 )
+from agent_hedge.observers.otel.opened import Opened
+from agent_hedge.observers.otel.visits import Visit, Visits
 
 Scope = AbstractContextManager[object] | None
 
@@ -70,42 +72,11 @@ KEPT_BROKEN = 256
 """Steps whose winner broke, remembered so that the race that runs them again can be linked."""
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-_ERROR = Status(StatusCode.ERROR)
 _BY_CLAIM: Attributes = {names.BY_CLAIM: True}
 
 
-class _Open:
-    """An open span, and what it will say when it ends: gathered here, and told to the SDK in one go.
-
-    `offset`: nanoseconds from the run loop's clock to the epoch's.
-    """
-
-    __slots__ = ("events", "offset", "said", "span")
-
-    def __init__(self, span: Span, said: Attributes, offset: int = 0) -> None:
-        self.span = span
-        self.said = said
-        self.offset = offset
-        self.events: list[tuple[str, Attributes | None, int]] = []
-
-    def note(self, name: str, at: float, said: Attributes | None = None) -> None:
-        """Gather an event; `at` is an instant of the run loop."""
-        self.events.append((name, said, self.offset + int(at * 1e9)))
-
-    def end(self, at: float | None = None) -> None:
-        """Say everything, and end the span (now, without an instant of the run loop)."""
-        span = self.span
-        if span.is_recording():
-            for event in self.events:
-                span.add_event(*event)
-            span.set_attributes(self.said)
-            if names.ERROR_TYPE in self.said:
-                span.set_status(_ERROR)
-        span.end(None if at is None else self.offset + int(at * 1e9))
-
-
-class _Step(_Open):
-    __slots__ = ("context", "due_at", "hedges", "primary", "races", "refused", "started_at")
+class _Step(Opened):
+    __slots__ = ("context", "due_at", "hedges", "primary", "races", "refused", "started_at", "visit")
 
     def __init__(self, span: Span, said: Attributes, offset: int, started_at: float) -> None:
         super().__init__(span, said, offset)
@@ -115,6 +86,8 @@ class _Step(_Open):
         self.refused = ""
         self.hedges = 0
         self.primary: SpanContext | None = None
+        self.visit: Visit | None = None
+        """The span of its run, where configuration has opened that."""
         self.races = 1
         """Open races: a step that is run again may still have losers of its first race."""
 
@@ -124,7 +97,7 @@ class Tracing:
 
     `winner_usage`: whether a winner's span carries its tokens; by default it does unless another instrumentation of
     LangChain is loaded, whose span of the same call carries them. `content`: whether prompts and answers stand there
-    too.
+    too. `run_here` gives the run around a step where configuration has opened it, `portal` ends its span in time.
     """
 
     def __init__(
@@ -134,6 +107,8 @@ class Tracing:
         describe: Describe = describe_nothing,
         winner_usage: bool | None = None,
         content: bool = False,
+        run_here: Callable[[], Run | None] | None = None,
+        portal: Portal | None = None,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._start = get_tracer(names.SCOPE, tracer_provider=tracer_provider).start_span
@@ -142,9 +117,10 @@ class Tracing:
         self._content = content
         self._wall_ns = wall_ns
         self._latest = names.latest()
-        self._runs: dict[int, _Open] = {}
+        self._visits = None if run_here is None else Visits(self._start, run_here, wall_ns, portal)
+        self._runs: dict[int, Opened] = {}
         self._steps: dict[str, _Step] = {}
-        self._attempts: dict[int, _Open] = {}
+        self._attempts: dict[int, Opened] = {}
         """By their nonces."""
         self._broken: OrderedDict[str, SpanContext] = OrderedDict()
         self._kinds: dict[type[Event], Callable[[Any], Scope]] = {
@@ -175,11 +151,16 @@ class Tracing:
         _PROPAGATOR.inject(carrier)
         return carrier
 
+    def close(self) -> None:
+        """End the spans of runs that nobody else will end."""
+        if self._visits is not None:
+            self._visits.end()
+
     # --- runs -----------------------------------------------------------------------------------------------------
 
     def _run_started(self, event: RunStarted) -> Scope:
         span = self._start(names.RUN, beside.parent())
-        self._runs[event.run] = _Open(span, of_run(event))
+        self._runs[event.run] = Opened(span, of_run(event))
         return Current(set_span_in_context(span))
 
     def _run_ended(self, event: RunEnded) -> None:
@@ -200,9 +181,12 @@ class Tracing:
             step.races += previous.races
 
     def _open(self, event: StepStarted | StepReopened, links: Sequence[Link] = ()) -> _Step:
-        now = self._wall_ns()
-        span = self._start(f"{names.STEP} {event.key.node}", beside.parent(), links=links, start_time=now)
+        now, parent, visit = self._wall_ns(), beside.parent(), None
+        if self._visits is not None and parent is None and not beside.winner_is_counted():  # else its graph has a span
+            visit, parent = self._visits.begin(event)
+        span = self._start(f"{names.STEP} {event.key.node}", parent, links=links, start_time=now)
         step = self._steps[event.step_id] = _Step(span, of_step(event), now - int(event.at * 1e9), event.at)
+        step.visit = visit
         return step
 
     def _trigger_armed(self, event: TriggerArmed) -> None:
@@ -241,6 +225,8 @@ class Tracing:
             return
         step.said |= of_answer(event, hedges=step.hedges, refused=step.refused)
         step.end(event.at)
+        if step.visit is not None and self._visits is not None:
+            self._visits.over(step.visit)
         if event.error and event.winner is not None:
             self._broken[event.step_id] = step.span.get_span_context()
             if len(self._broken) > KEPT_BROKEN:
@@ -277,7 +263,7 @@ class Tracing:
             links,
             step.offset + int(attempt.started_at * 1e9),
         )
-        self._attempts[attempt.nonce] = _Open(span, said, step.offset)
+        self._attempts[attempt.nonce] = Opened(span, said, step.offset)
         if step.primary is None:
             step.primary = span.get_span_context()
         return Current(set_span_in_context(span, step.context))
@@ -300,10 +286,14 @@ class Tracing:
         said = {names.TOOL: event.tool, names.ANSWER: event.answer}
         if event.attempt is not None and (open_ := self._attempts.get(event.attempt.nonce)) is not None:
             open_.note(names.CLAIM, event.at, said)
-        elif event.run is not None and (run := self._runs.get(event.run)) is not None:
+        elif event.run is not None and (run := self._run_of(event.run)) is not None:
             run.span.add_event(names.CLAIM, said)
         else:
             get_current_span().add_event(names.CLAIM, said)
+
+    def _run_of(self, number: int) -> Opened | None:
+        known = self._runs.get(number)
+        return self._visits.of(number) if known is None and self._visits is not None else known
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         open_ = self._attempts.pop(event.attempt.nonce, None)
