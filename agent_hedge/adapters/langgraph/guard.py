@@ -16,11 +16,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_tool
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -28,6 +28,7 @@ from langgraph.types import Command, interrupt
 
 from agent_hedge.adapters.langgraph import site as sites
 from agent_hedge.adapters.langgraph.control import as_control_flow
+from agent_hedge.adapters.langgraph.guarded_copy import call_id, guarded_copy, is_guarded
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectInDoubt
 from agent_hedge.tools.answers import ANSWERS, Answer
@@ -42,16 +43,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 OnInDoubt = Literal["raise", "interrupt"]
 
-NOT_KEPT = "This call was carried out before; its result was not kept."
-ABANDONED = "This call was given up by a person. Whether it was carried out is not known, and it must not be repeated."
-_NEVER_SEEN = frozenset({"config", "callbacks", "run_manager"})
-"""Arguments that LangChain gives to a tool's function beside those of the model."""
 _COUNTED = 4_096
 """Node executions whose unnamed calls are numbered at the same time."""
 
-_call_id: ContextVar[str] = ContextVar("agent_hedge_tool_call_id", default="")
 _inside: ContextVar[frozenset[str]] = ContextVar("agent_hedge_inside", default=frozenset())
-_MARK = "__agent_hedge_guard__"
 
 
 class Guard:
@@ -87,7 +82,7 @@ class Guard:
 
     def tool(self, tool: BaseTool) -> BaseTool:
         """Return the guarded copy of a tool (a guarded tool itself)."""
-        if getattr(tool, _MARK, None) is not None:
+        if is_guarded(tool):
             return tool
         known_as = id(tool)
         reference, copy = self._copies.get(known_as, (None, None))
@@ -99,18 +94,24 @@ class Guard:
 
     def _copy(self, tool: BaseTool) -> BaseTool:
         self._declare(tool)
-        copy = tool.model_copy()
-        face = _Face(self, tool)
-        kind = type(tool)
-        own_run = isinstance(tool, StructuredTool | Tool) and kind._run in (StructuredTool._run, Tool._run)
-        if own_run:
-            simple = cast("StructuredTool", copy)
-            if simple.func is not None:
-                simple.func = face.wrap(simple.func)
-            if simple.coroutine is not None:
-                simple.coroutine = face.wrap_async(simple.coroutine)
-        object.__setattr__(copy, "__class__", _guarded_class(kind, bodies=not own_run))
-        object.__setattr__(copy, _MARK, face)
+        original, name = weakref.ref(tool), tool.name
+
+        def what() -> Known:
+            return known(original() or copy, name, self._entries)
+
+        def place() -> Site:
+            asked_by = call_id.get()
+            if asked_by or not sites.in_a_node():
+                return sites.here(asked_by)
+            return self._numbered(name)  # called by the node's own code, not by a model
+
+        def run(*call: Any) -> Any:
+            return self._run(what(), place, *call)
+
+        def arun(*call: Any) -> Awaitable[Any]:
+            return self._arun(what(), place, *call)
+
+        copy = guarded_copy(tool, run, arun)
         return copy
 
     def call(
@@ -313,119 +314,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Replay):
         return value.value
     return value
-
-
-# --- the face of a tool
-
-
-@dataclass(frozen=True, slots=True)
-class _Face:
-    """A tool's guard: what its body is wrapped with."""
-
-    guard: Guard
-    tool: BaseTool
-
-    def wrap(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(fn)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            return self.run(fn, args, kwargs)
-
-        return _like(guarded, fn)
-
-    def wrap_async(self, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        @functools.wraps(fn)
-        async def guarded(*args: Any, **kwargs: Any) -> Any:
-            return await self.arun(fn, args, kwargs)
-
-        return _like(guarded, fn)
-
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._value(
-            self.guard._run(self._known, self._site, self._arguments(fn, args, kwargs), fn, args, kwargs)
-        )
-
-    async def arun(self, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        arguments = self._arguments(fn, args, kwargs)
-        return self._value(await self.guard._arun(self._known, self._site, arguments, fn, args, kwargs))
-
-    @property
-    def _known(self) -> Known:
-        return known(self.tool, self.tool.name, self.guard._entries)
-
-    def _site(self) -> Site:
-        call_id = _call_id.get()
-        if call_id or not sites.in_a_node():
-            return sites.here(call_id)
-        return self.guard._numbered(self.tool.name)  # called by the node's own code, not by a model
-
-    def _arguments(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return what the model has asked for: injected arguments left out."""
-        shown = _shown(self.tool)
-        given = bound(fn, args, kwargs)
-        named = set(inspect.signature(fn).parameters)
-        return {
-            name: value
-            for name, value in given.items()
-            if name in shown or (name not in named and name not in _NEVER_SEEN)
-        }
-
-    def _value(self, value: Any) -> Any:
-        if not isinstance(value, Replay):
-            return value
-        if value.kept:
-            return value.value
-        text = ABANDONED if value.abandoned else NOT_KEPT
-        return (text, None) if self.tool.response_format == "content_and_artifact" else text
-
-
-def _shown(tool: BaseTool) -> frozenset[str]:
-    """Return the names of the arguments that the model gives."""
-    try:
-        return frozenset(tool.args)
-    except Exception:  # a tool of positional text has no schema
-        return frozenset({"tool_input", "input", "query"})
-
-
-def _like(wrapper: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Let LangChain find what it injects by annotation, also for a partial, which has no annotations of its own."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    wrapper.__annotations__ = getattr(fn, "__annotations__", {})
-    return wrapper
-
-
-@functools.cache
-def _guarded_class(kind: type[BaseTool], *, bodies: bool) -> type[BaseTool]:
-    """Return a subclass that remembers the call id and, where the class has a body of its own, guards that."""
-
-    def run(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
-        token = _call_id.set(kwargs.get("tool_call_id") or "")
-        try:
-            return kind.run(self, *args, **kwargs)
-        finally:
-            _call_id.reset(token)
-
-    async def arun(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
-        token = _call_id.set(kwargs.get("tool_call_id") or "")
-        try:
-            return await kind.arun(self, *args, **kwargs)
-        finally:
-            _call_id.reset(token)
-
-    members: dict[str, Any] = {"run": run, "arun": arun, "__module__": kind.__module__, "__annotations__": {}}
-    if bodies:
-
-        @functools.wraps(kind._run)
-        def _run(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
-            face: _Face = getattr(self, _MARK)
-            return face.run(functools.partial(kind._run, self), args, kwargs)
-
-        @functools.wraps(kind._arun)
-        async def _arun(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
-            face: _Face = getattr(self, _MARK)
-            return await face.arun(functools.partial(kind._arun, self), args, kwargs)
-
-        members["_run"] = _run
-        if kind._arun is not BaseTool._arun:
-            members["_arun"] = _arun
-    return type(kind.__name__, (kind,), members)

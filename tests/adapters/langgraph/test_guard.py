@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import uuid
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -771,3 +773,48 @@ def test_r11_the_default_durability_is_warned_about_once() -> None:
         [run(graph, GIVEN, False) for _ in range(2)]
     assert len([line for line in caught if "durability" in str(line.message)]) == 1
     hedger.close()
+
+
+# --- tools that come and go
+
+
+@tool_effect(Effect.READ_ONLY)
+class Looks(BaseTool):
+    name: str = "looks"
+    description: str = "Look."
+
+    def _run(self, a: str) -> str:
+        return a
+
+
+def by_decorator() -> BaseTool:
+    @tool_effect(Effect.READ_ONLY)
+    @tool
+    def looks(a: str) -> str:
+        """Look."""
+        return a
+
+    return looks
+
+
+def by_metadata() -> BaseTool:
+    return StructuredTool.from_function(
+        lambda a: a, name="looks", description="Look.", metadata={"agent_hedge": {"effect": "read_only"}}
+    )
+
+
+@pytest.mark.parametrize("make", [Looks, by_decorator, by_metadata])
+def test_tools_made_for_one_request_are_forgotten_with_it(hedger: Hedger, make: Callable[[], BaseTool]) -> None:
+    made = make()
+    (copy,) = hedger.guard_tools([made])
+    assert hedger.guard_tools([made])[0] is copy
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    assert gone() is None
+    assert copy.invoke({"a": "x"}) == "x"
+    assert claims(hedger) == [], "what it does is still known: reading needs no claim"
+    forgotten = weakref.ref(copy)
+    del copy
+    gc.collect()
+    assert forgotten() is None
