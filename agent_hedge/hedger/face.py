@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
+from agent_hedge.core import checks
 from agent_hedge.core.step import StepKey
-from agent_hedge.errors import ConfigurationError
 from agent_hedge.hedger.base import running_clock
 from agent_hedge.hedger.functions import Functions
 from agent_hedge.hedger.models import Models
@@ -60,10 +60,7 @@ class Hedger(Functions, Models):
         if "fleet" not in settings and (fleet := environ.get("AGENT_HEDGE_FLEET")):
             settings["fleet"] = fleet
         if "share" not in settings and (share := environ.get("AGENT_HEDGE_SHARE")):
-            try:
-                settings["share"] = float(share)
-            except ValueError:
-                raise ConfigurationError(f"AGENT_HEDGE_SHARE is {share!r}; it is a ratio from 0 to 1.") from None
+            settings["share"] = _ratio_in_text("AGENT_HEDGE_SHARE", share)
         return cls(**settings)
 
     # --- learning and looking -------------------------------------------------------------------------------------
@@ -90,3 +87,10 @@ class Hedger(Functions, Models):
             "learning": learning,
             "abandoned": self._loops.abandoned,
         }
+
+
+def _ratio_in_text(name: str, text: str) -> float:
+    try:
+        return checks.ratio(name, float(text))
+    except ValueError:  # no number, or none that is a ratio
+        return checks.ratio(name, text)

@@ -71,7 +71,7 @@ class Independent:
                 continue
             no = self._health.refusal(place.name, view.now)
             wait_until = self._health.not_before(place.name, view.now)
-            if no is None:
+            if no is None:  # ranks: well, asks to wait, out of health, asks to wait beyond the deadline
                 rank, wait_until = 0, 0.0
             elif no.reason is Reason.PUSHBACK:
                 rank = 1 if wait_until < view.deadline else 3
