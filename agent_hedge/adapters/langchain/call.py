@@ -97,7 +97,7 @@ class Call:
     def _open(self, member: Member, active: ActiveAttempt) -> AsyncIterator[ChatGenerationChunk]:
         arguments = self._dispatched(member, active.attempt)
         silence()
-        return member.copies.here()._astream(list(self._messages), stop=self._stop, **arguments)
+        return member.copies.here()._astream(list(self._messages), stop=member.stop(self._stop), **arguments)
 
     def _dispatched(self, member: Member, attempt: Attempt) -> dict[str, Any]:
         left = attempt.deadline
@@ -134,7 +134,8 @@ class Call:
         silence()
         meter = self._meter() if self._lane.funnel else None
         active.usage = meter
-        result = await member.copies.here()._agenerate(list(self._messages), stop=self._stop, **arguments)
+        stop = member.stop(self._stop)
+        result = await member.copies.here()._agenerate(list(self._messages), stop=stop, **arguments)
         if meter is not None:
             meter.whole(result)
         return result

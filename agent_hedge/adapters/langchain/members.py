@@ -48,6 +48,8 @@ class Member:
         """Whether the user named the target."""
         self.model = model
         self.bound = bound
+        self.given = {name: value for name, value in bound.items() if name != "stop"}
+        """What is bound but for `stop`, which is no keyword of a call like the others."""
         self.wire = wire
         self.always: Mapping[str, Any] = {**bound, "mcp_servers": getattr(model, "mcp_servers", None)}
         """What every call of it is given."""
@@ -77,13 +79,16 @@ class Member:
         return Member(self.target, model, self.bound, declared=self.declared, wire=self.wire)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Member:
-        other = self.with_model(copy.deepcopy(self.model, memo))
-        other.bound, other.wire = copy.deepcopy(dict(self.bound), memo), copy.deepcopy(dict(self.wire), memo)
-        return other
+        model, bound, wire = copy.deepcopy((self.model, dict(self.bound), dict(self.wire)), memo)
+        return Member(self.target, model, bound, declared=self.declared, wire=wire)
+
+    def stop(self, passed: list[str] | None) -> list[str] | None:
+        """Return where an answer stops: where the caller says so, else where the binding does."""
+        return self.bound.get("stop") if passed is None else passed
 
     def arguments(self, primary: Member, passed: Mapping[str, Any]) -> dict[str, Any]:
         """Return what one call gives this member, of what the caller passed for the primary."""
-        arguments = {**self.bound, **passed} if self.bound else dict(passed)
+        arguments = {**self.given, **passed} if self.given else dict(passed)
         if self is not primary and (self.wire or primary.wire):
             for name, value in primary.wire.items():
                 if passed.get(name) is value:

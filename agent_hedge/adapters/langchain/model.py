@@ -289,18 +289,22 @@ class HedgedChatModel(BaseChatModel, _Inside):
     def _serialized(self) -> dict[str, Any]:
         return cast("dict[str, Any]", dumpd(self._primary))  # its own cached property would be written into it
 
+    def _of_primary(self, stop: list[str] | None, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what such a call gives the primary."""
+        return {"stop": self._members[0].stop(stop), **self._members[0].given, **kwargs}
+
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        return self._primary._get_ls_params(stop=stop, **{**self._members[0].bound, **kwargs})
+        return self._primary._get_ls_params(**self._of_primary(stop, kwargs))
 
     def _get_ls_params_with_defaults(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         if stop or kwargs:
-            return self._primary._get_ls_params_with_defaults(stop=stop, **{**self._members[0].bound, **kwargs})
+            return self._primary._get_ls_params_with_defaults(**self._of_primary(stop, kwargs))
         return self._plain_ls_params.copy()
 
     def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
         if stop or kwargs:
-            return self._primary._get_invocation_params(stop=stop, **{**self._members[0].bound, **kwargs})
-        return {**self._plain_params, "stop": stop}
+            return self._primary._get_invocation_params(**self._of_primary(stop, kwargs))
+        return {**self._plain_params, "stop": self._members[0].stop(stop)}
 
     @cached_property
     def _plain_ls_params(self) -> LangSmithParams:
@@ -317,7 +321,7 @@ class HedgedChatModel(BaseChatModel, _Inside):
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         """The cache identity covers every member: any of them may have given the cached answer."""
         return "|".join(
-            member.model._get_llm_string(stop=stop, **member.arguments(self._members[0], kwargs))
+            member.model._get_llm_string(stop=member.stop(stop), **member.arguments(self._members[0], kwargs))
             for member in self._members
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import warnings
 from typing import Any
 
@@ -12,12 +14,12 @@ from langchain_core.messages import AIMessage
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_openai import ChatOpenAI
 
-from agent_hedge import Hedger, Target
+from agent_hedge import Fixed, Hedger, Target
 from agent_hedge.adapters.langchain.build import NODE
 from agent_hedge.adapters.langchain.call import Call
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError
-from tests.adapters.langchain.kit import Ear, Scripted, ample, anthropic
+from tests.adapters.langchain.kit import Ear, Scripted, Whole, ample, anthropic
 
 
 def openai(**settings: Any) -> ChatOpenAI:
@@ -225,3 +227,31 @@ def test_accept_takes_any_function_of_a_message() -> None:
         return True
 
     assert ample().chat_model(Scripted("hi"), Scripted("hi"), accept=accept).invoke("Hello").text == "hi"
+
+
+@pytest.mark.filterwarnings("ignore:members of a hedged model differ in temperature")
+@pytest.mark.parametrize("member", [Scripted, Whole])
+@pytest.mark.parametrize("passed", [None, ["call"]])
+def test_a_bound_stop_is_a_members_own_unless_the_call_says_otherwise(member: Any, passed: list[str] | None) -> None:
+    """It is no keyword of a call like the others: LangChain passes it on its own."""
+    first, second = member("yes"), member("yes")
+    with pytest.warns(UserWarning, match="differ in stop"):
+        model = ample(policy=Fixed(0.01)).chat_model(
+            first.bind(stop=["a"], temperature=0.5), second.bind(stop=["b"]), trigger="total"
+        )
+    given: Any = {} if passed is None else {"stop": passed}
+    heard, of_the_primary = Ear(), Ear()
+    model.invoke("x", {"callbacks": [heard]}, **given)
+    asyncio.run(model.ainvoke("x", **given))
+    list(model.stream("x", **given))
+    asyncio.run(
+        Scripted("yes").bind(stop=["a"], temperature=0.5).ainvoke("x", {"callbacks": [of_the_primary]}, **given)
+    )
+    assert [(call["stop"], call.get("temperature")) for call in first.calls] == [(passed or ["a"], 0.5)] * 3
+    told = [heard.heard[0][1][2]["invocation_params"], of_the_primary.heard[0][1][2]["invocation_params"]]
+    assert [each["stop"] for each in told] == [passed or ["a"]] * 2
+    key = model._get_llm_string(stop=passed)
+    assert ("call" in key) == (passed is not None)
+    assert ("'b'" in key or '"b"' in key) == (passed is None)
+    copied: Any = copy.deepcopy(model)
+    assert [each.stop(None) for each in copied._members] == [["a"], ["b"]]
