@@ -7,6 +7,7 @@ preferred; where the model is hedged already, this changes nothing.
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
@@ -75,10 +76,19 @@ class HedgeMiddleware(AgentMiddleware[Any, Any]):
             return request
         known = self._hedged.get(id(model))
         if known is None:
-            known = self._hedged[id(model)] = (model, self._hedge(model))
+            known = self._hedged[id(model)] = (model, self._hedged_or_plain(model))
             if len(self._hedged) > LIMIT:
                 self._hedged.popitem(last=False)
-        return request.override(model=known[1])
+        return request if known[1] is model else request.override(model=known[1])
+
+    def _hedged_or_plain(self, model: BaseChatModel) -> BaseChatModel:
+        """Return the model hedged, or as it is where it cannot be: others have chosen it, and it works without us."""
+        try:
+            return self._hedge(model)
+        except ConfigurationError as error:
+            name = type(model).__name__
+            warnings.warn(f"the {name} of an agent cannot be hedged, and is called as it is: {error}", stacklevel=2)
+            return model
 
 
 def ending(error: Exception) -> AIMessage:

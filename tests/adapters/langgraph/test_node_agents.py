@@ -500,6 +500,35 @@ def test_the_middleware_can_end_the_agent(asynchronous: bool) -> None:
         create_agent(model, [], middleware=hedging).invoke(hi())
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("change", ["with_retry", "with_fallbacks", "with_config"])
+def test_a_model_that_cannot_be_hedged_is_called_as_it_is_and_said_once(change: str, asynchronous: bool) -> None:
+    """What another middleware, or the user, puts in its place would work without us."""
+    kit = make_kit("model")
+    chosen: Any = {
+        "with_retry": Chat(ttft=0.01).with_retry(),
+        "with_fallbacks": Chat(ttft=0.01).with_fallbacks([Chat()]),
+        "with_config": Chat(ttft=0.01).with_config(tags=["mine"]),
+    }[change]
+
+    class ChoosingAtOnce(Choosing):
+        def wrap_model_call(self, request: Any, handler: Any) -> Any:
+            return handler(request.override(model=self.model))
+
+    hedging = kit.hedger.middleware(Chat(), tools=False, family="scripted")
+    agent: Any = create_agent(Chat(), [], middleware=[ChoosingAtOnce(chosen), hedging])
+
+    async def main() -> Any:
+        return [await agent.ainvoke(hi()) for _ in range(2)]
+
+    with pytest.warns(UserWarning, match="cannot be hedged, and is called as it is") as said:
+        results = run_virtual(main) if asynchronous else [agent.invoke(hi()) for _ in range(2)]
+    kit.hedger.close()
+    assert [result["messages"][-1].content for result in results] == ["you said hi"] * 2
+    assert len(said) == 1
+    assert kit.hedges == 0
+
+
 def test_the_middleware_checks_what_it_is_given() -> None:
     hedger = make_kit("model").hedger
     with pytest.raises(ConfigurationError, match="at least one"):
