@@ -28,6 +28,8 @@ class MemoryClaims:
         self._epoch = epoch
         self._lock = threading.Lock()
         self._rows: dict[str, _Row] = {}
+        self._threads: dict[str, dict[str, _Row]] = {}
+        self._runs: dict[str, dict[str, _Row]] = {}
         self._fence: Fence | None = None
 
     def _view(self, row: _Row, *, result: bool = True) -> Claim:
@@ -56,6 +58,8 @@ class MemoryClaims:
                 result=None,
             )
             row = self._rows[claim.effect_key] = _Row(fresh, now, now + lease)
+            self._threads.setdefault(claim.thread, {})[claim.effect_key] = row
+            self._runs.setdefault(claim.run_key, {})[claim.effect_key] = row
         return self._view(row)
 
     async def renew(self, effect_key: str, attempt_id: str, *, lease: float) -> bool:
@@ -129,11 +133,11 @@ class MemoryClaims:
 
     async def of_thread(self, thread: str) -> Sequence[Claim]:
         with self._lock:
-            return [self._view(row, result=False) for row in self._rows.values() if row.claim.thread == thread]
+            return [self._view(row, result=False) for row in self._threads.get(thread, {}).values()]
 
     async def of_run(self, run_key: str) -> Sequence[Claim]:
         with self._lock:
-            return [self._view(row, result=False) for row in self._rows.values() if row.claim.run_key == run_key]
+            return [self._view(row, result=False) for row in self._runs.get(run_key, {}).values()]
 
     async def recent(self, limit: int, *, states: Sequence[ClaimState] = ()) -> Sequence[Claim]:
         with self._lock:
@@ -149,7 +153,11 @@ class MemoryClaims:
                 if row.claim.state in _FINAL and row.settled_at is not None and row.settled_at < horizon
             ]
             for key in gone:
-                del self._rows[key]
+                claim = self._rows.pop(key).claim
+                for index, name in ((self._threads, claim.thread), (self._runs, claim.run_key)):
+                    del index[name][key]
+                    if not index[name]:
+                        del index[name]
             return len(gone)
 
     async def fence(self, since: float) -> Fence:

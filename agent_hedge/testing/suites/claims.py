@@ -227,6 +227,12 @@ class ClaimStoreSuite:
         await asyncio.sleep(0.01)
         assert await claims.prune(0.001) == 2
         assert {claim.state for claim in await claims.recent(10)} == {ClaimState.RUNNING, ClaimState.IN_DOUBT}
+        one = a_claim("done")
+        for found in (await claims.of_thread(one.thread), await claims.of_run(one.run_key)):
+            assert {claim.attempt_id for claim in found} == {"running", "in_doubt"}
+        again = await claims.claim(a_claim("done", "again"), lease=LIVE)
+        assert (again.attempt_id, again.executions) == ("again", 1)
+        assert "again" in {claim.attempt_id for claim in await claims.of_run(one.run_key)}
 
     async def test_a_fence_is_remembered(self, claims: ClaimStore) -> None:
         assert await claims.fenced() is None
