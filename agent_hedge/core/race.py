@@ -23,6 +23,7 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from random import getrandbits
 from typing import Any, NamedTuple, TypeAlias
@@ -92,33 +93,39 @@ class Pass:
 PASS = Pass()
 
 
-class Launch(NamedTuple):
+# Commands. Not frozen, and no tuples: either would cost twice as much to make, and every call makes three of them.
+@dataclass(slots=True)
+class Launch:
     """Dispatch this attempt in a task of its own."""
 
     attempt: Attempt
 
 
-class Cancel(NamedTuple):
+@dataclass(slots=True)
+class Cancel:
     """Stop this attempt; it has lost (``superseded``), or its time is over (``deadline``, ``caller``)."""
 
     number: int
     cause: str
 
 
-class Commit(NamedTuple):
+@dataclass(slots=True)
+class Commit:
     """This attempt has won: its stream, or its result to come, is the caller's."""
 
     number: int
 
 
-class Answer(NamedTuple):
+@dataclass(slots=True)
+class Answer:
     """Give this to the caller now. `cause` explains an error that stands for several."""
 
     outcome: Outcome[Any]
     cause: BaseException | None = None
 
 
-class Report(NamedTuple):
+@dataclass(slots=True)
+class Report:
     """Tell the observers."""
 
     event: Event
