@@ -83,9 +83,12 @@ def gated_handler(handler: BaseCallbackHandler, gate: Gate) -> BaseCallbackHandl
         tools._run_to_call = {}
         return tools
     cls = type(handler)
-    hooks = {name: property(_constant(_hook(handler, name, gate))) for name in dir(cls) if name.startswith("on_")}
+    hooks: dict[str, Any] = {
+        name: property(_constant(_hook(handler, name, gate))) for name in dir(cls) if name.startswith("on_")
+    }
     if (copied := getattr(handler, COPIED_TRACER, None)) is not None:  # its hooks are those of the copy
         hooks[COPIED_TRACER] = property(_constant(lambda **more: gated_handler(copied(**more), gate)))
+    hooks["__getattr__"] = lambda _, name: getattr(handler, name)  # what stands in slots
     gated_class = type(f"Gated{cls.__name__}", (cls,), {**hooks, "__module__": __name__})
     twin: BaseCallbackHandler = object.__new__(gated_class)
     twin.__dict__ = handler.__dict__

@@ -448,6 +448,20 @@ class OldHeard(BaseCallbackHandler):
         self.heard.append(prompts)
 
 
+class SlotsHeard(Heard):
+    """Says by a slot that it hears of models."""
+
+    __slots__ = ("deaf",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deaf = False
+
+    @property
+    def ignore_llm(self) -> bool:
+        return self.deaf
+
+
 class OldAsyncHeard(AsyncCallbackHandler):
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -464,12 +478,12 @@ def test_r05_callbacks_hear_of_the_winner_only(winner: int) -> None:
     async def ask(state: State) -> State:
         return {"messages": [await model.ainvoke("x")]}
 
-    heard, other, old, old_async = Heard(), AsyncHeard(), OldHeard(), OldAsyncHeard()
+    heard, other, old, old_async, slots = Heard(), AsyncHeard(), OldHeard(), OldAsyncHeard(), SlotsHeard()
     graph = single(raced(kit, ask)).compile()
-    forcing(lambda: graph.ainvoke(hi(), {"callbacks": [heard, other, old, old_async]}), winner)
+    forcing(lambda: graph.ainvoke(hi(), {"callbacks": [heard, other, old, old_async, slots]}), winner)
     assert kit.hedges == 1
     assert old.heard == old_async.heard == [["Human: x"]]
-    assert heard.heard == ["start", "token", "token", "token", "token", "end"]
+    assert heard.heard == slots.heard == ["start", "token", "token", "token", "token", "end"]
     assert other.heard == ["start", "end"]
 
 
