@@ -52,11 +52,22 @@ class Tools(Base):
 
     @overload
     def once(
-        self, fn: Callable[P, R], /, *, key: str | Callable[..., object] | None = None, scope: str | None = None
+        self,
+        fn: Callable[P, R],
+        /,
+        *,
+        key: str | Callable[..., object] | None = None,
+        scope: str | None = None,
+        name: str | None = None,
     ) -> Callable[P, R]: ...
     @overload
     def once(
-        self, /, *, key: str | Callable[..., object] | None = None, scope: str | None = None
+        self,
+        /,
+        *,
+        key: str | Callable[..., object] | None = None,
+        scope: str | None = None,
+        name: str | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def once(
         self,
@@ -65,15 +76,17 @@ class Tools(Base):
         *,
         key: str | Callable[..., object] | None = None,
         scope: str | None = None,
+        name: str | None = None,
     ) -> Any:
         """Return `fn` with every call run at most once, through the ledger.
 
         `key` names the effect: a parameter, or a function of the arguments, within `scope` (``run``, ``tenant``,
-        ``global``). Without it the node or task of LangGraph around the call does. Without a function: a decorator.
+        ``global``). Without it the node or task of LangGraph around the call does. `name` is what the key belongs to
+        and the ledger shows; without it the function's own. Without a function: a decorator.
         """
         if fn is None:
-            return lambda decorated: self._guard.once(decorated, key=key, scope=scope)
-        return self._guard.once(fn, key=key, scope=scope)
+            return lambda decorated: self._guard.once(decorated, key=key, scope=scope, name=name)
+        return self._guard.once(fn, key=key, scope=scope, name=name)
 
     @property
     def _guard(self) -> Guard:

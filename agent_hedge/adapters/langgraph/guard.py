@@ -28,7 +28,9 @@ from langgraph.types import Command, interrupt
 
 from agent_hedge.adapters.langgraph import site as sites
 from agent_hedge.adapters.langgraph.control import as_control_flow
+from agent_hedge.adapters.langgraph.face import is_async, is_async_generator
 from agent_hedge.adapters.langgraph.guarded_copy import call_id, guarded_copy, is_guarded
+from agent_hedge.core.checks import NAME_LIMIT, check_text
 from agent_hedge.core.step import Effect
 from agent_hedge.errors import ConfigurationError, EffectInDoubt
 from agent_hedge.tools.answers import ANSWERS, Answer
@@ -70,6 +72,7 @@ class Guard:
         self._declare = declare
         self._on_in_doubt = on_in_doubt
         self._copies: dict[int, tuple[weakref.ref[BaseTool], BaseTool]] = {}  # tools have no hash
+        self._titles: dict[str, object] = {}
         self._ordinals: OrderedDict[object, int] = OrderedDict()
         self._lock = threading.Lock()
         self._warned = False
@@ -149,13 +152,17 @@ class Guard:
         """Return `fn`, run at most once per key: that of its arguments, else that of the node around the call."""
         if not callable(fn):
             raise ConfigurationError(f"once() runs a function, not a {type(fn).__name__}")
+        if is_async_generator(fn) or inspect.isgeneratorfunction(fn):
+            raise ConfigurationError("once() runs a function to its end, and a generator is run by who iterates it")
         own = effect_spec(fn) or EffectSpec(effect=Effect.ONCE)
         spec = own if key is None else replace(own, key=key, scope=scope or own.scope)
         if key is None and scope is not None:
             raise ConfigurationError("scope= says within what key= names the effect: give both")
         if inspect.isfunction(fn) or inspect.ismethod(fn):
             check_parameters(fn, spec)
-        title = str(name or getattr(fn, "__qualname__", type(fn).__qualname__)).replace(".<locals>", "")
+        if name is not None:
+            check_text(name, "name", NAME_LIMIT, empty=False)
+        title = name or self._title(fn)
         what = Known(title, spec, True)
 
         def place() -> Site:
@@ -166,19 +173,41 @@ class Guard:
             return self._numbered(what.name)
 
         face: Any
-        if inspect.iscoroutinefunction(fn):
+        if is_async(fn):
 
             @functools.wraps(fn)
             async def face(*args: Any, **kwargs: Any) -> Any:
-                return _plain(await self._arun(what, place, bound(fn, args, kwargs), fn, args, kwargs))
+                return _plain(await self._arun(what, place, bound(fn, args, kwargs), begun, args, kwargs))
+
+            begun = cast("Callable[..., Awaitable[Any]]", fn)
 
         else:
 
             @functools.wraps(fn)
             def face(*args: Any, **kwargs: Any) -> Any:
-                return _plain(self._run(what, place, bound(fn, args, kwargs), fn, args, kwargs))
+                return _plain(self._run(what, place, bound(fn, args, kwargs), ended, args, kwargs))
+
+            def ended(*args: Any, **kwargs: Any) -> Any:
+                value: object = fn(*args, **kwargs)
+                if inspect.iscoroutine(value):
+                    value.close()
+                    raise ConfigurationError(f"{title} returns a coroutine: once() needs it to be an async function")
+                return value
 
         return cast("Callable[P, R]", face)
+
+    def _title(self, fn: Callable[..., Any]) -> str:
+        """Return the name that effect keys are made with: that of the function, without its module (`__main__` in one
+        process may be a module in another)."""
+        title = str(getattr(fn, "__qualname__", type(fn).__qualname__)).replace(".<locals>", "")
+        code = getattr(inspect.unwrap(fn), "__code__", None)
+        if self._titles.setdefault(title, code) != code:
+            warnings.warn(
+                f"two functions named {title} run once: a call of one counts as a call of the other with the same key. "
+                "Give each a name=.",
+                stacklevel=4,
+            )
+        return title
 
     def _numbered(self, name: str) -> Site:
         """Return the site of the next unnamed call of a function in this execution of the node."""

@@ -7,7 +7,7 @@ import gc
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any
 
 import pytest
@@ -758,6 +758,55 @@ def test_r11_once_by_key(hedger: Hedger) -> None:
     assert sent == [1, 2]
     with pytest.raises(EffectBarred, match="other arguments"):
         notify(1, "else")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_r11_once_runs_an_async_callable_to_its_end(hedger: Hedger) -> None:
+    sent = []
+
+    class Notify:
+        async def __call__(self, order: int) -> int:
+            sent.append(order)
+            return order
+
+    notify = hedger.once(Notify(), key="order", scope="global")
+    assert [await notify(1), await notify(1)] == [1, 1]
+    assert sent == [1]
+
+
+def test_r20_what_is_not_run_by_its_call_cannot_run_once(hedger: Hedger) -> None:
+    def lazily(order: int) -> Iterator[int]:
+        yield order
+
+    async def alazily(order: int) -> AsyncIterator[int]:
+        yield order
+
+    async def coroutine(order: int) -> int:
+        return order
+
+    for fn in (lazily, alazily):
+        with pytest.raises(ConfigurationError, match="a generator is run by who iterates it"):
+            hedger.once(fn, key="order")
+
+    def forgets(order: int) -> Any:
+        return coroutine(order)
+
+    returns = hedger.once(forgets, key="order", scope="global")
+    with pytest.raises(EffectInDoubt) as caught:
+        returns(1)
+    assert "needs it to be an async function" in str(caught.value.__cause__)
+
+
+def test_r11_functions_of_one_name_are_told_apart_by_name(hedger: Hedger) -> None:
+    first = hedger.once(lambda order: "first", key="order", scope="global")
+    with pytest.warns(UserWarning, match=r"two functions named .*<lambda> run once.*name="):
+        second = hedger.once(lambda order: "second", key="order", scope="global")
+    assert [first(1), second(1)] == ["first", "first"]
+    third = hedger.once(lambda order: "third", key="order", scope="global", name="third")
+    assert third(1) == "third"
+    with pytest.raises(ConfigurationError, match="name must not be empty"):
+        hedger.once(lambda order: order, key="order", name="")
 
 
 def test_r11_once_needs_a_key_or_a_place(hedger: Hedger) -> None:
