@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json as json_format
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -69,7 +70,7 @@ def annotate(
     json: JsonOption = False,
 ) -> None:
     """Say what a tool does. The operator's word comes before the code's and the server's."""
-    who = by or getpass.getuser()
+    who = by or _user()
 
     async def work(registry: Registry, _: EffectStore) -> Entry:
         if withdraw:
@@ -145,7 +146,7 @@ def apply(
 ) -> None:
     """Make the operator's entries what the file says."""
     wanted = exchange.imported(_read(file))
-    who = by or getpass.getuser()
+    who = by or _user()
 
     async def work(_: Registry, effects: EffectStore) -> list[exchange.Change]:
         changes = exchange.differences((await effects.read())[1], wanted, prune=prune)
@@ -233,11 +234,19 @@ class _Frozen:
 
 def _with_registry(store: str, schema: str | None, work: Callable[[Registry, EffectStore], Awaitable[T]]) -> T:
     async def body(stores: Stores) -> T:
-        registry = Registry(stores.effects, by=getpass.getuser())
+        registry = Registry(stores.effects, by=_user())
         await registry.refresh(time.monotonic())
         return await work(registry, stores.effects)
 
     return with_stores(store, schema, body)
+
+
+def _user() -> str:
+    """Return who runs the command; in a container the number of a user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

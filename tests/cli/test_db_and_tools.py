@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,18 @@ def test_down_and_up(url: str) -> None:
     assert as_json("db", "prune", store=url) == [{"claims": 0, "steps": 0, "runs": 0, "latency_slices": 0}]
     for days in ("0", "-1", "inf", "nan"):
         run("db", "prune", "--older-than", days, store=url, code=2)
+
+
+def test_a_user_without_a_name_is_written_down_by_number(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under any number."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    run("tools", "annotate", "send", "once", store=url)
+    (line,) = as_json("tools", "history", "send", store=url)
+    assert line["by"] == f"uid {os.getuid()}"
 
 
 def test_annotate_list_history_withdraw(url: str) -> None:
