@@ -263,6 +263,32 @@ def test_losers_of_unknown_count_are_counted() -> None:
     assert alone is None, "a hedge is no primary"
 
 
+def test_r18_the_prompt_of_a_loser_is_counted_by_the_winners() -> None:
+    """One has begun to answer and so has read it all; the other, at most; and a function has none."""
+    meters = Meters()
+    for primary in (("a", 9.0), Line("a", 9.0, first_token=1.2)):
+        play(Prompted(meters.metrics, 100), primary, ("b", 0.5), policy=1.0)
+    play(meters.metrics, ("a", 9.0), ("b", 0.5), policy=1.0)
+    wasted = {
+        (point.attributes["kind"], point.attributes["certainty"]): point.value
+        for point in meters.points("agent_hedge.tokens.wasted")
+    }
+    assert wasted == {("prompt", "at_most"): 100, ("prompt", "exact"): 100}
+
+
+class Prompted:
+    """A winner's provider says how long the prompt was; nothing else of it is known."""
+
+    def __init__(self, metrics: Metrics, prompt: int) -> None:
+        self.metrics, self.prompt = metrics, prompt
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            said = self.prompt if event.verdict is Verdict.WON else None
+            event = replace(event, receipt=Receipt(usage=Usage(input=said)))
+        self.metrics.on_event(event)
+
+
 def test_gauges_are_read_when_they_are_exported() -> None:
     meters = Meters()
     meters.metrics.show(lambda: [Reading("agent_hedge.mode", 1.0, {"mode": "shadow"})])

@@ -74,7 +74,9 @@ GAUGES: dict[str, tuple[str, str, Together]] = {
 
 
 class _Step:
-    __slots__ = ("cancelled", "deadline", "first_tokens", "hedges", "primary", "races", "started_at")
+    __slots__ = (
+        "cancelled", "deadline", "first_tokens", "hedges", "primary", "prompt", "races", "started_at", "unsaid",
+    )  # fmt: skip
 
     def __init__(self, started_at: float, deadline: float = FOREVER) -> None:
         self.started_at = started_at
@@ -83,6 +85,10 @@ class _Step:
         self.cancelled: dict[str, float] = {}
         self.primary = ""
         self.hedges = 0
+        self.prompt: int | None = None
+        """How long the prompt was, by the winner's provider."""
+        self.unsaid: tuple[tuple[dict[str, Any], bool], ...] = ()
+        """Losers whose provider has not said it: their labels, and whether they had begun to answer."""
         self.races = 1
 
 
@@ -247,6 +253,8 @@ class Metrics:
             step.races -= 1
             if step.races <= 0:
                 del self._steps[event.step_id]
+                if step.unsaid and step.prompt:
+                    self._waste_prompts(step.unsaid, step.prompt)
 
     def _run_ended(self, event: RunEnded) -> None:
         ended = "cancelled" if event.error == "CancelledError" else "failed" if event.error else ANSWERED
@@ -289,8 +297,13 @@ class Metrics:
             self._cancel.record(event.at - cancelled_at, ended)
             if event.receipt.released is not None:
                 self._release.record(event.receipt.released - cancelled_at, {"target": labels["target"]})
+        usage = event.receipt.usage
         if event.verdict is not Verdict.WON:
             self._waste(event, labels)
+            if usage is not None and usage.input is None:
+                step.unsaid += ((labels, event.latency is not None),)
+        elif usage is not None:
+            step.prompt = usage.input
 
     def _note_primary(self, event: AttemptEnded) -> None:
         with self._lock:
@@ -312,6 +325,12 @@ class Metrics:
             self._wasted.add(output, {**said, "kind": "completion", "basis": "billed"})
         if usage is not None and usage.input is not None:
             self._wasted.add(usage.input, {**said, "kind": "prompt", "certainty": "exact"})
+
+    def _waste_prompts(self, unsaid: Iterable[tuple[dict[str, Any], bool]], prompt: int) -> None:
+        """Count the prompts of losers by the winner's: whoever has begun to answer has read all of it."""
+        for labels, spoken in unsaid:
+            certainty = str(Certainty.EXACT if spoken else Certainty.AT_MOST)
+            self._wasted.add(prompt, {**labels, "basis": "computed", "kind": "prompt", "certainty": certainty})
 
     # --- gauges ---------------------------------------------------------------------------------------------------
 
