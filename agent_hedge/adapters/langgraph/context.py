@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from langgraph.types import Command
+
 from agent_hedge.adapters.langgraph.private import (
     CALL,
     CHECKPOINTER,
@@ -14,6 +16,7 @@ from agent_hedge.adapters.langgraph.private import (
     RUNTIME,
     SCRATCHPAD,
     TASK_ID,
+    input_of,
     loop_of,
     task_of,
 )
@@ -98,6 +101,20 @@ def is_resumed(configurable: Mapping[str, Any]) -> bool:
     if scratchpad is not None and (scratchpad.resume or scratchpad.get_null_resume(False) is not None):
         return True
     return bool(configurable.get(RESUMING)) and _is_resuming(configurable)
+
+
+def goes_on(configurable: Mapping[str, Any]) -> bool:
+    """Whether the outermost graph around this code was resumed: in this superstep, or in one before it."""
+    outermost: object | None = None
+    for _ in range(DEPTH):
+        if (loop := loop_of(configurable.get(CALL))) is None:
+            break
+        outermost = loop
+        configurable = (getattr(loop, "config", None) or _NOTHING).get("configurable") or _NOTHING
+    if outermost is None:
+        return False
+    given = input_of(outermost)
+    return given is None or isinstance(given, Command)
 
 
 def _is_resuming(configurable: Mapping[str, Any]) -> bool:

@@ -61,6 +61,7 @@ __all__ = [
     "channels_of",
     "default_error_handler",
     "handler_variables",
+    "input_of",
     "loop_of",
     "middleware_class",
     "runs_async",  # whether LangGraph accepts a `timeout=` for this runnable
@@ -96,6 +97,11 @@ def loop_of(call: Any) -> object | None:
     """Return the loop that runs the current graph: the one that `@task` calls (`CALL`) are scheduled on."""
     bound = _scheduling(call)
     return getattr(bound.keywords["schedule_task"], "__self__", None) if bound is not None else None
+
+
+def input_of(loop: Any) -> object:
+    """Return what the graph of this loop was called with: None or a `Command` where it goes on."""
+    return loop.input
 
 
 def task_of(call: Any) -> Any:

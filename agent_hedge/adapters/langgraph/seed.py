@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent_hedge.adapters.langgraph.context import is_resumed
+from agent_hedge.adapters.langgraph.context import goes_on, is_resumed
 from agent_hedge.adapters.langgraph.private import RUNTIME
 from agent_hedge.core.scope import Run
 from agent_hedge.errors import ConfigurationError
@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, str] = {
 """What may be said of a run, and the argument of `Hedger.run` that it is."""
 
 LIMIT = 4096
-"""Runs remembered at one time; the longest unused is forgotten first."""
+"""Runs, and invocations, remembered at one time; the longest unused is forgotten first."""
 
 OpenRun = Callable[..., Run]
 
@@ -45,12 +45,10 @@ OpenRun = Callable[..., Run]
 class Asked:
     """A run that configuration asks for."""
 
-    __slots__ = ("_left_at", "control", "run")
+    __slots__ = ("_left_at", "run")
 
-    def __init__(self, run: Run, control: object) -> None:
+    def __init__(self, run: Run) -> None:
         self.run = run
-        self.control = control
-        """Names the invocation that the run is in. Kept alive, so that its identity does not come back."""
         self._left_at: float | None = None
 
     def left(self, *, waits: bool) -> None:
@@ -59,11 +57,14 @@ class Asked:
         if waits:
             self.run.pause()
 
-    def go_on(self, control: object) -> None:
-        """Another invocation resumes the run: the clock has stood still since the last node of the one before."""
-        self.control = control
+    def go_on(self) -> None:
+        """Another invocation resumes the run: the clock has stood still since the last node of the one before.
+
+        A second one beside it finds the clock running.
+        """
         self.run.pause(self._left_at)
         self.run.go_on()
+        self._left_at = None
 
 
 class Seeds:
@@ -71,7 +72,11 @@ class Seeds:
 
     def __init__(self, open_run: OpenRun) -> None:
         self._open_run = open_run
-        self._runs: OrderedDict[str, Asked] = OrderedDict()
+        self._latest: OrderedDict[str, Asked] = OrderedDict()
+        """By run key: what a resume goes on with."""
+        self._invocations: OrderedDict[tuple[str, int], tuple[object, Asked]] = OrderedDict()
+        """By run key and invocation: two may be under way under one key. What names an invocation is kept alive, so
+        that its identity does not come back."""
         self._lock = threading.Lock()
 
     def run_for(self, config: Mapping[str, Any]) -> Asked | None:
@@ -88,21 +93,25 @@ class Seeds:
         control = getattr(configurable.get(RUNTIME), "control", None)
         name = str(seed.get("run_key") or f"#{id(control)}") if isinstance(seed, Mapping) else ""
         with self._lock:
-            known = self._runs.get(name)
-            if known is None or known.control is not control:
-                resumed = is_resumed(configurable)
-                if known is not None and resumed:
-                    known.go_on(control)
-                else:
-                    if known is not None and known.run.record is not None:
-                        known.run.record.close()
-                    known = self._runs[name] = Asked(self._opened(seed, where, resumed), control)
-            self._runs.move_to_end(name)
-            if len(self._runs) > LIMIT:
-                _, forgotten = self._runs.popitem(last=False)
-                if forgotten.run.record is not None:
-                    forgotten.run.record.close()
-            return known
+            here = (name, id(control))
+            if here in self._invocations:
+                self._invocations.move_to_end(here)
+                return self._invocations[here][1]
+            resumed = is_resumed(configurable) or goes_on(configurable)
+            asked = self._latest.get(name)
+            if asked is not None and resumed:
+                asked.go_on()
+            else:
+                before, asked = asked, Asked(self._opened(seed, where, resumed))
+                _close(before)
+            self._latest[name] = asked
+            self._latest.move_to_end(name)
+            self._invocations[here] = (control, asked)
+            if len(self._latest) > LIMIT:
+                _close(self._latest.popitem(last=False)[1])
+            if len(self._invocations) > LIMIT:
+                self._invocations.popitem(last=False)
+            return asked
 
     def _opened(self, seed: object, where: str, resumed: bool) -> Run:
         if not isinstance(seed, Mapping):
@@ -114,6 +123,12 @@ class Seeds:
             return self._open_run(**settings, resume=resumed if settings.get("key") else None)
         except ConfigurationError as error:
             raise ConfigurationError(f'{where}["{CARRIER}"]: {error}') from None
+
+
+def _close(asked: Asked | None) -> None:
+    """Write a run for the last time, where it is kept in a store."""
+    if asked is not None and asked.run.record is not None:
+        asked.run.record.close()
 
 
 def is_declaration(value: object) -> bool:

@@ -365,6 +365,70 @@ def test_r12_generations_of_a_run_key() -> None:
     assert at_fresh == 1030.0
 
 
+def two_steps(hedger: Hedger, seen: dict[str, list[Any]], *, asks: bool = False) -> Any:
+    """Return a graph of two nodes that take a second each and say what is left of their run."""
+
+    async def step(state: State) -> State:
+        run = current_run()
+        assert run is not None
+        seen.setdefault(state["log"][0], []).append((run, run.remaining))
+        await asyncio.sleep(1.0)
+        return {}
+
+    def ask(state: State) -> State:
+        return {"log": [interrupt("?")]} if asks else {}
+
+    builder: Builder = StateGraph(State)
+    builder.add_sequence(
+        [("before", hedger.node(step)), ("ask", ask), ("one", hedger.node(step)), ("two", hedger.node(step))]
+    )
+    builder.add_edge(START, "before")
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+@pytest.mark.filterwarnings("ignore:the wrapped node")
+def test_r12_invocations_side_by_side_under_one_key_have_a_run_each_and_keep_it() -> None:
+    """A user sends twice: the second does not give the first a new deadline at every step."""
+    hedger = Hedger()
+    seen: dict[str, list[Any]] = {}
+    graph = two_steps(hedger, seen)
+
+    async def turn(name: str, after: float) -> None:
+        await asyncio.sleep(after)
+        seed = {"deadline_s": 30, "run_key": "k"}
+        await graph.ainvoke(hi(log=[name]), {"configurable": {"thread_id": name, "agent_hedge": seed}})
+
+    async def main() -> None:
+        await asyncio.gather(turn("a", 0.0), turn("b", 0.5))
+
+    run_virtual(main)
+    assert [left for _, left in seen["a"]] == [left for _, left in seen["b"]] == [30.0, 29.0, 28.0]
+    assert [{run.generation for run, _ in seen[name]} for name in "ab"] == [{0}, {1}]
+
+
+@pytest.mark.filterwarnings("ignore:the wrapped node")
+def test_r12_two_that_resume_one_paused_run_share_it_and_move_its_deadline_once() -> None:
+    hedger = Hedger()
+    seen: dict[str, list[Any]] = {}
+    graph = two_steps(hedger, seen, asks=True)
+    seed = {"deadline_s": 30, "run_key": "k"}
+
+    async def main() -> None:
+        config: Any = {"configurable": {"thread_id": "t", "agent_hedge": seed}}
+        await graph.ainvoke(hi(log=["x"]), config)
+        await asyncio.sleep(1000.0)  # a human thinks
+
+        async def resume(after: float) -> None:
+            await asyncio.sleep(after)
+            await graph.ainvoke(Command(resume="yes"), config)
+
+        await asyncio.gather(resume(0.0), resume(0.5))
+
+    run_virtual(main)
+    assert len({id(run) for run, _ in seen["x"]}) == 1
+    assert [left for _, left in seen["x"]] == [30.0, 29.0, 28.5, 28.0, 27.5]
+
+
 @pytest.mark.filterwarnings("ignore:the wrapped node")
 def test_r12_without_a_key_every_invocation_has_a_run_of_its_own() -> None:
     hedger = Hedger()

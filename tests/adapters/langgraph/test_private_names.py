@@ -286,6 +286,24 @@ def test_a_resumed_superstep_is_still_marked() -> None:
     assert seen == [True], "resumed tasks must not be hedged: look at pregel/_loop, and change context.read_context"
 
 
+def test_a_loop_still_knows_what_its_graph_was_called_with() -> None:
+    seen: list[Any] = []
+
+    def look(state: Any, config: RunnableConfig) -> None:
+        seen.append(private.input_of(private.loop_of(config["configurable"][private.CALL])))
+
+    builder = StateGraph(samples.State)
+    builder.add_sequence([("first", look), ("second", look)])
+    builder.add_edge(START, "first")
+    graph = builder.compile(checkpointer=InMemorySaver(), interrupt_before=["first"])
+    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    graph.invoke({"messages": []}, config)
+    graph.invoke(None, config)
+    builder.compile().invoke({"messages": []})
+    advice = "look at pregel/_loop: a resume would start the next generation of its run; see context.goes_on"
+    assert seen == [None, None, {"messages": []}, {"messages": []}], advice
+
+
 def test_the_tool_handler_still_streams_by_an_attribute() -> None:
     stream: Any = samples.n_plain
     handler = private.StreamToolCallHandler(stream, False)
