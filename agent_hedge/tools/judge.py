@@ -15,6 +15,12 @@ OPERATOR, CODE, SERVER = "operator", "code", "mcp"
 Key = tuple[str, str]
 """Namespace and name."""
 UNDECLARED = EffectSpec()
+_RENEWED = {
+    OPERATOR: "declare it with repin and annotate it again",
+    CODE: "declare it again",
+    SERVER: "declare it with repin",
+}
+"""What makes a stale entry count again, by who made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +77,8 @@ def judge(
     except ConfigurationError:
         return barred(f"unreadable: the {deciding.source} entry holds settings that make no sense")
     if drifted(deciding.schema_hash, seen_hash):
-        return barred(f"stale: the tool's input schema has changed since the {deciding.source} entry", spec)
+        since = f"since the {deciding.source} entry; {_RENEWED[deciding.source]}"
+        return barred(f"stale: the tool's input schema has changed {since}", spec)
     if deciding is operator:
         return entry(spec, OPERATOR, "the operator says so")
     if contradicted:

@@ -232,7 +232,10 @@ class Registry:
             return self.explain_entry(name, namespace)
 
     def _pinned(self, key: Key) -> str:
-        return next((row.schema_hash for row in self._stored.get(key, {}).values() if row.schema_hash), "")
+        """Return the schema that is stored of a tool: what its server or its code has said last, not an operator."""
+        rows = self._stored.get(key, {})
+        known = (rows[source].schema_hash for source in (SERVER, CODE, OPERATOR) if source in rows)
+        return next(filter(None, known), "")
 
     def _put(self, row: EffectRow, *, repin: bool) -> None:
         key = row.namespace, row.name

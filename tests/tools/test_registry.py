@@ -333,6 +333,24 @@ def test_r09_an_operators_entry_is_stale_too_until_it_is_given_again() -> None:
     assert registry.effect("t") is Effect.READ_ONLY
 
 
+@pytest.mark.anyio
+async def test_r09_an_operator_elsewhere_pins_what_the_server_has_said_last() -> None:
+    """As the command line does, which has not seen the tool itself."""
+    store, clock = MemoryEffects(), Clock()
+    worker, elsewhere = Registry(store, clock=clock), Registry(store, clock=clock)
+    await worker.adeclare(mcp(ONE, read_only=False), trusted=True)
+    await worker.aannotate("t", Effect.READ_ONLY)
+    await worker.adeclare(mcp(OTHER), trusted=True)
+    await worker.refresh(0.0)
+    assert worker.explain_entry("t").why.endswith("the operator entry; declare it with repin and annotate it again")
+    await worker.awithdraw("t", source="mcp")  # its row is now newer than the operator's
+    await worker.adeclare(mcp(OTHER), trusted=True, repin=True)
+    await elsewhere.refresh(0.0)
+    await elsewhere.aannotate("t", Effect.READ_ONLY)
+    await worker.refresh(1.0)
+    assert worker.effect("t") is Effect.READ_ONLY
+
+
 def test_r09_a_server_that_loosens_its_word_is_not_believed_at_once() -> None:
     registry = Registry()
     registry.declare(mcp(ONE, read_only=False), trusted=True)
