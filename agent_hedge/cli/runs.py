@@ -30,7 +30,10 @@ def list_(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 50,
     json: JsonOption = False,
 ) -> None:
-    """Show the runs touched last. Only runs with a key are stored."""
+    """Show the runs touched last. Only runs with a key are stored.
+
+    left s: what a resume would have of the deadline. purse: hedges in all. recov.: recoveries. age s: since touched.
+    """
 
     async def work(stores: Stores) -> Sequence[RunRow]:
         return await stores.runs.recent(limit)
