@@ -57,7 +57,7 @@ def read_call(arguments: Mapping[str, Any]) -> list[BoundTool]:
 
 
 def effect_of_call(
-    arguments: Mapping[str, Any], always: Iterable[BoundTool] = (), effects: EffectSource | None = None
+    arguments: Mapping[str, Any], always: Sequence[BoundTool] = (), effects: EffectSource | None = None
 ) -> Effect:
     """Return what calling a model twice with these arguments would do: `READ_ONLY`, or `ONCE` where a provider acts.
 
@@ -65,7 +65,10 @@ def effect_of_call(
     the last word. A provider passes no fence, and two attempts may hold different arguments: even a repeatable act is
     none to be duplicated. `always`: server-side tools that every call has.
     """
-    acts = any(judged(tool, effects) is not Effect.READ_ONLY for tool in (*always, *server_side(arguments)))
+    own = server_side(arguments)
+    if not own and not always:  # as in nearly every call
+        return Effect.READ_ONLY
+    acts = any(judged(tool, effects) is not Effect.READ_ONLY for tool in (*always, *own))
     return Effect.ONCE if acts else Effect.READ_ONLY
 
 
