@@ -166,9 +166,9 @@ class Gate(Protocol):
     def admit(self, attempt: Attempt, view: RaceView) -> Permit | Refused: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
-    """A place to go, not before an instant (a server's `Retry-After`)."""
+    """A place to go, not before an instant (a server's `Retry-After`). (Not frozen, for every call makes one.)"""
 
     target: Place
     not_before: float = 0.0

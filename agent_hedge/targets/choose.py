@@ -16,7 +16,6 @@ from agent_hedge.core.ports import Choice, HealthView, RaceView, Refused
 from agent_hedge.core.step import Place, Role
 
 _PRIMARY, _HEDGE = Role.PRIMARY, Role.HEDGE
-_MAX_CHOICES = 256
 _BADNESS = {Reason.PUSHBACK: 1, Reason.UNHEALTHY: 2}
 """Where a primary goes when no candidate is well: rather to a busy target than to a failing or a drained one."""
 
@@ -31,7 +30,6 @@ class Independent:
     def __init__(self, health: HealthView, *, sticky: Callable[[RaceView], str | None] | None = None) -> None:
         self._health = health
         self._sticky = sticky
-        self._choices: dict[int, Choice] = {}
 
     def choose(self, role: Role, view: RaceView) -> Choice | Refused:
         """Return the place for the next attempt of `role`, or why there is none."""
@@ -47,8 +45,8 @@ class Independent:
             candidates = sorted(candidates, key=lambda place: place.name != name)
         for place in candidates:
             if self._health.refusal(place.name, view.now) is None:
-                return self._choice(place)
-        return self._choice(min(candidates, key=lambda place: self._badness(place, view)))
+                return Choice(place)
+        return Choice(min(candidates, key=lambda place: self._badness(place, view)))
 
     def _hedge(self, view: RaceView) -> Choice | Refused:
         running, tried = _domains(view)
@@ -58,7 +56,7 @@ class Independent:
         for place in free:
             no = self._health.refusal(place.name, view.now)
             if no is None:
-                return self._choice(place)
+                return Choice(place)
             refused = refused or no
         return refused or Refused(Reason.NO_TARGET, "no independent target")
 
@@ -85,20 +83,11 @@ class Independent:
                 best = key, place, wait_until
         if best is None:
             return refused or Refused(Reason.NO_TARGET, "no target left")
-        return Choice(best[1], best[2]) if best[2] > view.now else self._choice(best[1])
+        return Choice(best[1], best[2])
 
     def _badness(self, place: Place, view: RaceView) -> int:
         no = self._health.refusal(place.name, view.now)
         return 0 if no is None else _BADNESS.get(no.reason, len(_BADNESS) + 1)
-
-    def _choice(self, place: Place) -> Choice:
-        """Return the choice of a place, to be had at once; made once per place, because every call asks."""
-        choice = self._choices.get(id(place))
-        if choice is None or choice.target is not place:
-            if len(self._choices) >= _MAX_CHOICES:
-                self._choices.clear()
-            choice = self._choices[id(place)] = Choice(place)
-        return choice
 
 
 def _domains(view: RaceView) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:

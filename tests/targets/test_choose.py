@@ -253,12 +253,3 @@ def test_common_levels(one: tuple[str, ...], other: tuple[str, ...]) -> None:
     assert shared == common(other, one)
     assert one[:shared] == other[:shared]
     assert shared == min(len(one), len(other)) or one[shared] != other[shared]
-
-
-def test_choices_are_made_once_and_bounded() -> None:
-    chooser = Independent(FakeHealth())
-    view = View(candidates=(A1,))
-    assert chooser.choose(Role.PRIMARY, view) is chooser.choose(Role.PRIMARY, view)
-    for number in range(1000):
-        chooser.choose(Role.PRIMARY, View(candidates=(place(f"p{number}"),)))
-    assert len(chooser._choices) <= 256
