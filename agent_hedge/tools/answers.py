@@ -31,7 +31,8 @@ async def resolve(claims: ClaimStore, key: str, answer: Answer) -> Claim:
         "did_not_happen": (ClaimState.FAILED, DID_NOT_HAPPEN),
         "abandon": (ClaimState.IN_DOUBT, ABANDONED),
     }[answer]
-    await claims.settle(key, row.attempt_id, state, note=note)
+    if not await claims.settle(key, row.attempt_id, state, note=note):
+        raise ConfigurationError("the claim was settled by somebody else meanwhile: look at it again")
     if row.thread:
         await claims.confirm([other.effect_key for other in await claims.of_thread(row.thread)])
     return await claims.get(key) or row

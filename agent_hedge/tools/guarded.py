@@ -97,7 +97,7 @@ class Guarded:
             except (EffectBarred, StoreUnavailable) as refused:
                 self._told(call.tool, _word(refused))
                 raise
-            portal.call(functools.partial(ledger.answer, call.key, answer))
+            portal.call(functools.partial(ledger.take_answer, call.key, answer))
         self._told(call.tool, _word(permit))
         if isinstance(permit, Replay):
             return permit
@@ -144,7 +144,7 @@ class Guarded:
             except (EffectBarred, StoreUnavailable) as refused:
                 self._told(call.tool, _word(refused))
                 raise
-            await cross(portal, functools.partial(ledger.answer, call.key, answer))
+            await cross(portal, functools.partial(ledger.take_answer, call.key, answer))
         self._told(call.tool, _word(permit))
         if isinstance(permit, Replay):
             return permit

@@ -389,6 +389,49 @@ async def test_r11_a_person_answers(books: Books) -> None:
 
 
 @virtual
+async def test_r11_of_two_people_who_answer_at_once_one_is_heard(books: Books) -> None:
+    ledger = books.ledger()
+    with pytest.raises(EffectInDoubt) as caught:
+        await books.run(ledger, fails=ConnectionError())
+    key = vars(caught.value)["key"]
+    get, looks, both = books.claims.get, [0], asyncio.Event()
+
+    async def both_look(effect_key: str) -> Claim | None:
+        row = await get(effect_key)
+        looks[0] += 1
+        if looks[0] == 2:
+            both.set()
+        await both.wait()
+        return row
+
+    books.claims.get = both_look  # type: ignore[method-assign]
+    answers = [ledger.answer(key, "happened"), ledger.answer(key, "did_not_happen")]
+    told = await asyncio.gather(*answers, return_exceptions=True)
+    (heard,) = [one for one in told if isinstance(one, Claim)]
+    (refused,) = [one for one in told if isinstance(one, ConfigurationError)]
+    assert heard.state is (ClaimState.DONE if told[0] is heard else ClaimState.FAILED)
+    assert "settled by somebody else" in str(refused)
+
+
+@virtual
+async def test_r11_a_call_that_ends_while_its_verifier_looks_is_replayed(books: Books) -> None:
+    slow, other = books.ledger(lease=1.0), books.ledger(lease=1.0)
+
+    async def looks(claim: Claim) -> bool:
+        await asyncio.sleep(5.0)
+        return True
+
+    spec = EffectSpec(effect=Effect.ONCE, verify=looks)
+    owner = asyncio.ensure_future(books.run(slow, spec, seconds=4.0))
+    await asyncio.sleep(0.1)
+    (claim,) = await books.claims.recent(1)
+    await books.claims.mark_in_doubt(claim.effect_key, if_expired=False)  # as where its process stood still too long
+    assert await books.run(other, spec) == Replay("paid")
+    assert await owner == "paid"
+    assert len(books.paid) == 1
+
+
+@virtual
 async def test_r11_a_living_call_cannot_be_answered_for(books: Books) -> None:
     ledger = books.ledger()
     running = asyncio.ensure_future(books.run(ledger, seconds=5.0))
