@@ -2,8 +2,8 @@
 
 The first calls a hedged model, whose first member is too slow; the second streams from it.
 
-``python -m tests.observers.beside openinference|traceloop|official``: instrumentations patch LangChain for the whole
-process, and change what we say of a winner (`Tracing.winner_usage`), so each has one of its own.
+``python -m tests.observers.beside openinference|traceloop|official|langsmith``: instrumentations patch LangChain for
+the whole process, and change what we say of a winner (`Tracing.winner_usage`), so each has one of its own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 from functools import reduce
 from importlib import import_module
 from operator import add
 from typing import Any
 
+from langchain_core.tracers.langchain import wait_for_all_tracers
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from opentelemetry import trace
@@ -32,6 +34,9 @@ INSTRUMENTATIONS = {
     "traceloop": ("opentelemetry.instrumentation.langchain", "LangchainInstrumentor"),
     "official": ("opentelemetry.instrumentation.genai.langchain", "LangChainInstrumentor"),
 }
+LANGSMITH = "langsmith"
+"""It is in LangChain, and switched on by the environment; nothing leaves the process but to OpenTelemetry."""
+SETTINGS = {"TRACING": "true", "TRACING_MODE": "otel", "API_KEY": "none", "ENDPOINT": "http://127.0.0.1:9"}
 
 
 class Errors(logging.Handler):
@@ -46,17 +51,21 @@ class Errors(logging.Handler):
 
 
 def main(name: str) -> None:
-    module, kind = INSTRUMENTATIONS[name]
     errors, backend = Errors(), Backend()
     logging.getLogger().addHandler(errors)
     trace.set_tracer_provider(backend.provider)
-    getattr(import_module(module), kind)().instrument(tracer_provider=backend.provider)
+    if name == LANGSMITH:
+        os.environ |= {f"LANGSMITH_{key}": value for key, value in SETTINGS.items()}
+    else:
+        module, kind = INSTRUMENTATIONS[name]
+        getattr(import_module(module), kind)().instrument(tracer_provider=backend.provider)
     hardware = Hardware(speedup=20.0)
     with (
         FakeEngine.in_thread("fixed:5000", hardware=hardware) as slow,
         FakeEngine.in_thread("fixed:0.1", hardware=hardware) as quick,
     ):
         answers = asyncio.run(ask(slow, quick))
+    wait_for_all_tracers()
     json.dump(
         {
             "usage": [answer.usage_metadata for answer in answers],

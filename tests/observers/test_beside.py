@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import HUNG_S
 
-from .beside import INSTRUMENTATIONS
+from .beside import INSTRUMENTATIONS, LANGSMITH
 
 INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
 OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
@@ -20,11 +20,23 @@ ROOT = {"openinference": "LangGraph", "traceloop": "invoke_agent LangGraph", "of
 
 @pytest.fixture(scope="module", params=INSTRUMENTATIONS)
 def told(request: pytest.FixtureRequest) -> Any:
-    """What was told beside one of them, in a process of its own."""
-    command = [sys.executable, "-m", "tests.observers.beside", request.param]
+    return told_beside(request.param)
+
+
+def told_beside(name: str) -> Any:
+    """Return what was told beside one of them, in a process of its own."""
+    command = [sys.executable, "-m", "tests.observers.beside", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10 * HUNG_S, check=False)
     assert done.returncode == 0, done.stderr
-    return {"by": request.param, **json.loads(done.stdout)}
+    return {"by": name, **json.loads(done.stdout)}
+
+
+def test_tokens_are_counted_once_beside_langsmith() -> None:
+    """Where it sends its runs to OpenTelemetry; else it keeps them to itself, and ours count."""
+    told = told_beside(LANGSMITH)
+    assert {span["scope"] for span in told["spans"]} == {"langsmith", "agent_hedge"}
+    test_tokens_are_counted_once(told)
+    test_nothing_is_logged(told)
 
 
 def test_tokens_are_counted_once(told: Any) -> None:

@@ -10,11 +10,18 @@ from opentelemetry.trace import set_span_in_context
 OPENINFERENCE = "openinference.instrumentation.langchain"
 OTHERS = (OPENINFERENCE, "opentelemetry.instrumentation.langchain", "opentelemetry.instrumentation.genai.langchain")
 """Instrumentations that count the tokens of the chat model's run, which are the winner's."""
+LANGSMITH = "langsmith._internal.otel._otel_exporter"
+"""LangSmith loads this where it sends its runs to OpenTelemetry: they have spans then, none of which is ever current."""
+
+
+def graph_has_a_span() -> bool:
+    """Whether another instrumentation is loaded, and with it a span around the steps of a graph."""
+    return any(module in sys.modules for module in OTHERS)
 
 
 def winner_is_counted() -> bool:
-    """Whether another instrumentation is loaded, and with it another span of the same call."""
-    return any(module in sys.modules for module in OTHERS)
+    """Whether there is another span of a chat model's call, with its tokens."""
+    return graph_has_a_span() or LANGSMITH in sys.modules
 
 
 def parent() -> Context | None:

@@ -182,7 +182,7 @@ class Tracing:
 
     def _open(self, event: StepStarted | StepReopened, links: Sequence[Link] = ()) -> _Step:
         now, parent, visit = self._wall_ns(), beside.parent(), None
-        if self._visits is not None and parent is None and not beside.winner_is_counted():  # else its graph has a span
+        if self._visits is not None and parent is None and not beside.graph_has_a_span():
             visit, parent = self._visits.begin(event)
         span = self._start(f"{names.STEP} {event.key.node}", parent, links=links, start_time=now)
         step = self._steps[event.step_id] = _Step(span, of_step(event), now - int(event.at * 1e9), event.at)
