@@ -11,7 +11,7 @@ OPENINFERENCE = "openinference.instrumentation.langchain"
 OTHERS = (OPENINFERENCE, "opentelemetry.instrumentation.langchain", "opentelemetry.instrumentation.genai.langchain")
 """Instrumentations that count the tokens of the chat model's run, which are the winner's."""
 LANGSMITH = "langsmith._internal.otel._otel_exporter"
-"""LangSmith loads this where it sends its runs to OpenTelemetry: they have spans then, none of which is ever current."""
+"""LangSmith loads this where it sends its runs to OpenTelemetry: they have spans then, none of them ever current."""
 
 
 def graph_has_a_span() -> bool:
