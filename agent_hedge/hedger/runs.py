@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from agent_hedge.core import checks
-from agent_hedge.core.checks import KEY_LIMIT, check_text
+from agent_hedge.core.checks import KEY_LIMIT, NAME_LIMIT, check_text
 from agent_hedge.core.scope import Run, rail, run_scope
 from agent_hedge.engine.runbook import Record
 from agent_hedge.engine.runscope import RunScope
@@ -62,8 +62,10 @@ class Runs(Base):
         Entering waits for the store half a second at most, and no step ever waits: until the store has answered, the
         run has the deadline it was given and hedges nothing.
         """
-        for what, text in (("key", key), ("tenant", tenant), ("principal", principal), ("graph", graph)):
+        for what, text in (("key", key), ("graph", graph)):
             check_text(text, what, KEY_LIMIT)
+        for what, text in (("tenant", tenant), ("principal", principal)):  # both may stand on a claim
+            check_text(text, what, NAME_LIMIT)
         if priority not in ("interactive", "batch"):
             raise ConfigurationError(f"priority must be 'interactive' or 'batch', got {priority!r}")
         seconds = self.deadline if deadline is None else checked_seconds("deadline", deadline)

@@ -50,6 +50,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "run: a deadline beyond every calendar": (lambda: Hedger().run(deadline=1e12), "deadline.*1000000000000"),
     "run: priority": (lambda: Hedger().run(priority="urgent"), "priority.*'urgent'"),
     "run: key": (lambda: Hedger().run(key=7), "key"),  # type: ignore[arg-type]
+    "run: a principal for no claim": (
+        lambda: Hedger().run(principal="p" * 256),
+        "principal is 256 characters",
+    ),
+    "run: a tenant for no claim": (lambda: Hedger().run(tenant="t" * 256), "tenant is 256 characters"),
     "run: key with a NUL": (lambda: Hedger().run(key="a\0b"), "key"),
     "guard: one tool": (lambda: Hedger().guard_tools(work), "list of tools and functions, not a function"),  # type: ignore[arg-type]
     "guard: a name": (lambda: Hedger().guard_tools("pay"), "list of tools and functions, not a str"),  # type: ignore[arg-type]
