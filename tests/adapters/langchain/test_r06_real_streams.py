@@ -21,16 +21,18 @@ from tests.conftest import HUNG_S
 pytestmark = pytest.mark.asyncio
 
 CALLS, AT_A_TIME = 200, 8
+WORDS = 10
 LOSERS = 60
 
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[tuple[FakeEngine, FakeEngine]]:
-    """Two engines with random first-token times of about 20 ms, which name themselves in every word."""
-    hardware = Hardware(decode_rate=2_000.0, slots=64)
+    """Two engines with random first-token times of about 20 ms, which name themselves in every word, and who say a
+    farewell for two seconds."""
+    hardware = Hardware(decode_rate=200.0, slots=64)
 
     def replies(name: str) -> Any:
-        return lambda request: " ".join([name] * 40)
+        return lambda request: " ".join([name] * (WORDS if request.messages[0]["content"] == "Hello" else 400))
 
     with (
         FakeEngine.in_thread("lognormal:0.02,1.0", hardware=hardware, replies=replies("one"), seed=1) as one,
@@ -46,23 +48,28 @@ async def test_r05_r06_random_streams_and_departures(slow: tuple[FakeEngine, Fak
     seen: Counter[str] = Counter()
 
     async def one(number: int) -> None:
+        """Stay to the end, or leave: after some time, or (so that some do on any machine) in mid-answer."""
+        departs, spoken = number % 2 == 1, asyncio.Event()
         usage = UsageMetadataCallbackHandler()
         usage.run_inline = True
         words: list[str] = []
 
         async def consume() -> None:
-            async for chunk in model.astream("Hello", {"callbacks": [usage]}):
+            async for chunk in model.astream("Adieu" if departs else "Hello", {"callbacks": [usage]}):
                 words.extend(chunk.text.split())
+                spoken.set()
 
         call = asyncio.ensure_future(consume())
-        if number % 2:
+        if departs:
             await asyncio.sleep(rng.random() * 0.12)
+            if number % 4 == 3:
+                await spoken.wait()
             call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         whole = not call.cancelled() and call.exception() is None
         assert len(set(words)) <= 1
         if whole:
-            assert words == words[:1] * 40
+            assert words == words[:1] * WORDS
             assert [counts["input_tokens"] for counts in usage.usage_metadata.values()] == [
                 slow[0].records[-1].prompt_tokens
             ]
@@ -85,12 +92,12 @@ async def test_r06_sixty_of_sixty_losers_stop_decoding() -> None:
     """
 
     def replies(request: Any) -> Reply:
-        return Reply(text="yes " * 12)
+        return Reply(text="yes " * 6)
 
     def at_length(request: Any) -> Reply:
         return Reply(text="well " * 4_000)
 
-    hardware = Hardware(decode_rate=300.0, slots=64)
+    hardware = Hardware(decode_rate=100.0, slots=64)
     with (
         FakeEngine.in_thread(hardware=hardware, replies=at_length) as long,
         FakeEngine.in_thread(hardware=hardware, replies=replies) as short,
