@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import os
 import random
 import threading
 from typing import Annotated, Any, TypedDict
@@ -154,6 +155,23 @@ def test_two_runs_in_one_trace_do_not_mix(backend: Backend) -> None:
         assert [span.name for span in steps] == [STEP] * 3
         assert {said(step, "run.key") for step in steps} == {said(run, "run.key")}
         assert [len(backend.children(step)) for step in steps] == attempts
+
+
+def test_a_forked_child_ends_no_span_of_its_parent(backend: Backend) -> None:
+    """It leaves the scope too; what it does there stands under the parent's run."""
+
+    def in_a_child() -> int:
+        child = os.fork()
+        if not child:
+            scope.__exit__(None, None, None)
+            os._exit(len(backend.spans))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    hedger = hedger_of(backend)
+    scope = hedger.run(key="r")
+    with scope:
+        assert in_a_child() == 0
+    assert backend.tree() == [(RUN, [])]
 
 
 def test_the_caller_leaves(backend: Backend) -> None:

@@ -7,7 +7,9 @@ what the attempt does (an instrumented client, a worker thread) becomes its chil
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -140,6 +142,7 @@ class Tracing:
             StepEnded: self._step_ended,
             StepClosed: self._step_closed,
         }
+        _alive.add(self)
 
     def on_event(self, event: Event) -> Scope:
         heard = self._kinds.get(type(event))
@@ -155,6 +158,13 @@ class Tracing:
         """End the spans of runs that nobody else will end."""
         if self._visits is not None:
             self._visits.end()
+
+    def _after_fork(self) -> None:
+        """What the parent has opened, the parent ends."""
+        for opened in (self._runs, self._steps, self._attempts):
+            opened.clear()
+        if self._visits is not None:
+            self._visits.after_fork()
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -331,3 +341,14 @@ class Current:
     ) -> None:
         if otel.get_current() is self._context:  # left where it was entered; elsewhere there is nothing to take back
             otel.detach(self._token)
+
+
+_alive: weakref.WeakSet[Tracing] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for tracing in list(_alive):
+        tracing._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -7,7 +7,6 @@ stand under a span of the application's that was opened since.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -67,7 +66,6 @@ class Visits:
         self._open: dict[Visit, None] = {}
         self._lock = threading.Lock()
         self._watching = False
-        _alive.add(self)
 
     def begin(self, event: StepStarted | StepReopened) -> tuple[Visit | None, Context | None]:
         """Return the visit that a step belongs to, if any, and the context of its parent (None: what is current)."""
@@ -126,20 +124,9 @@ class Visits:
         finally:  # cancelled with the loop: the next visit starts another
             self._watching = False
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """What the parent has opened, the parent ends."""
         self._lock = threading.Lock()
         self._by_run.clear()
         self._open.clear()
         self._watching = False
-
-
-_alive: weakref.WeakSet[Visits] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for visits in list(_alive):
-        visits._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
