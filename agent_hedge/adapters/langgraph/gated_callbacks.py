@@ -29,13 +29,25 @@ _GATEABLE = ("langgraph.", "agent_hedge.")
 
 
 def ungateable(manager: object) -> BaseCallbackHandler | None:
-    """Return a handler that taps what runs and cannot be held back: that of `astream_events` v2 or `astream_log`."""
+    """Return a handler that cannot be held back: one that taps (`astream_events` v2, `astream_log`), or a final one."""
     for handler in _handlers(manager):
+        if not _can_be_gated(type(handler)):
+            return handler
         if isinstance(handler, StreamingHandler) and not type(handler).__module__.startswith(
             ("langgraph.", "agent_hedge.")
         ):
             return handler
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def _can_be_gated(cls: Any) -> bool:
+    """Whether the class may have a subclass that says no more than its name."""
+    try:
+        type(f"Gated{cls.__name__}", (cls,), {"__module__": __name__})
+    except TypeError:
+        return False
+    return True
 
 
 def is_watched(manager: object) -> bool:

@@ -487,6 +487,22 @@ def test_r05_callbacks_hear_of_the_winner_only(winner: int) -> None:
     assert other.heard == ["start", "end"]
 
 
+class Final(Heard):
+    """Cannot have a subclass that says no more than its name."""
+
+    def __init_subclass__(cls, *, why: str) -> None:
+        raise AssertionError(why)
+
+
+def test_r05_a_node_whose_handler_cannot_be_held_back_is_not_raced() -> None:
+    kit, heard = make_kit("node"), Final()
+    graph = single(raced(kit, asks_in_steps)).compile()
+    forcing(lambda: graph.ainvoke(hi(), {"callbacks": [heard]}), 1)
+    assert kit.hedges == 0
+    assert (heard.heard[0], heard.heard[-1]) == ("start", "end")
+    assert (Reason.BARRED, "Final would show every attempt") in refusals(kit)
+
+
 class Metered(Chat):
     """Says what it used with its last chunk; `temperature` is an argument that traces show."""
 
