@@ -48,7 +48,8 @@ def known(tool: object, name: str, entries: Entries | None) -> Known:
     elif entry.source:
         spec = own or entry.spec
     elif entry.rows:  # stale, contradictory, unreadable, or an untrusted hint only
-        spec = with_effect(own or entry.spec, Effect.ONCE)
+        # (its key still names it; the parameter that takes the key may be that of another tool)
+        spec = with_effect(own or replace(entry.spec, key_param=None), Effect.ONCE)
     else:
         spec = own or UNDECLARED
     return Known(qualified, spec, entries.readable)

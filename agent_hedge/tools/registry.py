@@ -127,14 +127,29 @@ class Registry:
         return entries
 
     def spec_of(self, tool: object) -> EffectSpec | None:
-        """Return what counts for a tool that says itself what it does, after hearing of it; None for any other."""
+        """Return what counts for a tool that says itself what it does, after hearing of it; None for any other.
+
+        Of any other the schema is noted: it does not live on the word of a different tool of its name.
+        """
         own = effect_spec(tool)
         if own is None:
+            self._see(tool)
             return None
         try:
             return self.declare(tool, namespace=namespace_of(tool))[0].spec
         except HedgeError:  # it cannot be kept under its name; what it says still counts
             return own
+
+    def _see(self, tool: object) -> None:
+        key = namespace_of(tool), str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
+        try:
+            seen = sources.schema_hash_of(tool)
+        except Exception:  # a tool without a schema that can be read has no pin
+            return
+        with self._lock:
+            if seen and self._seen_hash.get(key) != seen:
+                self._seen_hash[key] = seen
+                self._rebuild([key])
 
     async def adeclare(
         self, tools: object, *, namespace: str = "", trusted: bool = False, repin: bool = False, note: str = ""

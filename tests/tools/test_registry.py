@@ -18,6 +18,7 @@ from agent_hedge.core.stores import EffectRow
 from agent_hedge.errors import ConfigurationError, StoreUnavailable
 from agent_hedge.stores.memory import MemoryEffects
 from agent_hedge.tools.effect import EffectSpec, namespace_of, tool_effect
+from agent_hedge.tools.known import known
 from agent_hedge.tools.registry import FRESH_S, Registry
 
 
@@ -349,6 +350,39 @@ async def test_r09_an_operator_elsewhere_pins_what_the_server_has_said_last() ->
     await elsewhere.aannotate("t", Effect.READ_ONLY)
     await worker.refresh(1.0)
     assert worker.effect("t") is Effect.READ_ONLY
+
+
+@pytest.mark.anyio
+async def test_r09_a_tool_that_says_nothing_does_not_live_on_the_word_of_another_applications() -> None:
+    """Two applications share a store, and each has a tool of one name."""
+
+    @tool_effect(Effect.READ_ONLY, key_param="token")
+    @tool
+    def find(words: str, token: str = "") -> str:
+        """Find."""
+        return words
+
+    @tool("find")
+    def book(words: str, pay: bool) -> str:
+        """Find, and book what was found."""
+        return words
+
+    @tool("find")
+    def same(words: str, token: str = "") -> str:
+        """The one that is declared, met where its declaration is not."""
+        return words
+
+    store, clock = MemoryEffects(), Clock()
+    await Registry(store, clock=clock).adeclare(find)
+    other = Registry(store, clock=clock)
+    await other.refresh(0.0)
+    assert other.spec_of(same) is None
+    assert other.effect("find") is Effect.READ_ONLY
+    assert other.spec_of(book) is None
+    assert other.effect("find") is Effect.ONCE
+    assert "stale" in other.explain_entry("find").why
+    assert known(book, "find", other).spec.key_param is None
+    assert (await store.read())[1][0].effect is Effect.READ_ONLY, "the other application keeps its word"
 
 
 def test_r09_a_server_that_loosens_its_word_is_not_believed_at_once() -> None:
