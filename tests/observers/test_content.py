@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,11 +26,14 @@ from pydantic import SecretStr
 
 from agent_hedge import Fixed, FleetBudget, Hedger, Target
 from agent_hedge.adapters.langchain.content import Keeping
+from agent_hedge.core.events import Event, FirstToken
 from agent_hedge.core.step import Usage
 from agent_hedge.errors import ConfigurationError
 from agent_hedge.observers.otel import names
 from agent_hedge.observers.otel.attributes import of_content
 from agent_hedge.testing.engine import FakeEngine, Hardware
+from agent_hedge.testing.engine.request import Request
+from tests.conftest import HUNG_S
 
 from .spans import Backend, said
 
@@ -129,15 +133,24 @@ def answered(text: str, finish: str = "stop") -> list[Any]:
 
 
 def test_of_a_loser_what_had_come_of_its_answer_is_shown(backend: Backend) -> None:
-    """The primary has said a few words when its hedge is accepted: the first token does not decide here."""
+    """The primary has begun its answer when its hedge's is accepted: the first token does not decide here."""
+    begun = threading.Event()
+
+    class Ear:
+        def on_event(self, event: Event) -> None:
+            if isinstance(event, FirstToken) and event.attempt.number == 0:
+                begun.set()
+
+    def after_it(request: Request) -> None:
+        begun.wait(HUNG_S)
 
     async def main() -> str:
         with (
-            FakeEngine.in_thread("fixed:0.02", hardware=Hardware(speedup=0.5)) as slow,
-            FakeEngine.in_thread("fixed:4", hardware=Hardware(speedup=20.0)) as quick,
+            FakeEngine.in_thread("fixed:0.02", hardware=Hardware(decode_rate=1.0)) as slow,
+            FakeEngine.in_thread("fixed:0.02", faults=after_it) as quick,
         ):
             budget = FleetBudget(1.0, floor=100, burst=100)
-            hedger = Hedger(policy=Fixed(0.0, attempts=2), budget=budget, capture_content=True)
+            hedger = Hedger(policy=Fixed(0.0), budget=budget, observers=[Ear()], capture_content=True)
             async with hedger:
                 targets = (
                     Target(name, ChatOpenAI(model="m", base_url=engine.base_url, api_key=SecretStr("none")))
