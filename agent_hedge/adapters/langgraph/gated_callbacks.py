@@ -31,11 +31,9 @@ _GATEABLE = ("langgraph.", "agent_hedge.")
 def ungateable(manager: object) -> BaseCallbackHandler | None:
     """Return a handler that cannot be held back: one that taps (`astream_events` v2, `astream_log`), or a final one."""
     for handler in _handlers(manager):
-        if not _can_be_gated(type(handler)):
-            return handler
-        if isinstance(handler, StreamingHandler) and not type(handler).__module__.startswith(
-            ("langgraph.", "agent_hedge.")
-        ):
+        cls: Any = type(handler)
+        taps = isinstance(handler, StreamingHandler) and not cls.__module__.startswith(_GATEABLE)
+        if taps or not _can_be_gated(cls):
             return handler
     return None
 
