@@ -299,7 +299,7 @@ def test_explain_waits_for_a_store_only_so_long(
     from langgraph.graph import START, StateGraph
 
     async def hangs(*_: Any) -> Any:
-        await asyncio.Event().wait()
+        await asyncio.sleep(HUNG_S)  # who waits for it finds the registry read
 
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(dict)
     builder.add_node("n", lambda state: state)
