@@ -239,10 +239,14 @@ class LoadView(Protocol):
 
 
 class Planned(NamedTuple):
-    """A planned delay in seconds (infinity: never); `estimated` when the number of steps left is not declared."""
+    """A planned delay in seconds (infinity: never); `estimated` when the number of steps left is not declared.
+
+    `slack`: the seconds that the run had to its deadline when the step began.
+    """
 
     delay: float
     estimated: bool
+    slack: float
 
 
 class PriceView(Protocol):
@@ -276,7 +280,15 @@ class RunView(Protocol):
     @property
     def generation(self) -> int: ...
     @property
-    def deadline(self) -> float: ...
+    def deadline(self) -> float:
+        """An instant on the run's own clock, which need not be that of a step's loop."""
+        ...
+
+    @property
+    def remaining(self) -> float:
+        """Seconds from now to the deadline, never negative."""
+        ...
+
     @property
     def priority(self) -> str: ...
     @property

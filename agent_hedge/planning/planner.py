@@ -94,7 +94,7 @@ def planned(table: Table, run: RunView, slack: float, price: float, left: int | 
     None where that is more than the table has. Without either the table is one of learnt lengths.
     """
     if price == _FOREVER:
-        return Planned(_FOREVER, False)
+        return Planned(_FOREVER, False, slack)
     declared, begun = run.declared_steps, path(run)
     if declared is not None:
         left = declared - begun + 1
@@ -104,7 +104,7 @@ def planned(table: Table, run: RunView, slack: float, price: float, left: int | 
         return None
     else:
         row = left - 1
-    return Planned(table.delay(row, slack, price, table.purse(run.hedges_left, left)), declared is None)
+    return Planned(table.delay(row, slack, price, table.purse(run.hedges_left, left)), declared is None, slack)
 
 
 class Planner:
@@ -139,12 +139,13 @@ class Planner:
         """Return the planned delay of the step in `view`; None where no plan can be made, or the run is late.
 
         None, too, on a branch that the run will not have to wait for: hedging it early would bring the end no nearer.
+        The run's deadline counts, and not a sooner time-out of the step: that says nothing about the steps to come.
         """
         self._asked = True
         run = view.run
-        slack = view.deadline - view.started_at
-        if run is None or slack <= 0:
+        if run is None or (remaining := run.remaining) <= 0:
             return None
+        slack = remaining + view.now - view.started_at
         left: int | None = None
         graph: str | None = None
         if (ahead := view.ahead) is not None:

@@ -46,15 +46,15 @@ class Planned:
 
     def grounds(self, view: RaceView) -> Grounds | None:
         """Return what the plan for the step rests on; None where there is none."""
-        plans = view.plans
-        if plans is None or _plan(view) is None:
+        plans, plan = view.plans, _plan(view)
+        if plans is None or plan is None:
             return None
         static = self.base.next_launch_at(view)
         d0 = static - view.last_launch_at if isinstance(static, float) else None
-        return Grounds(d0, view.deadline - view.started_at, plans.price.value)
+        return Grounds(d0, plan.slack, plans.price.value)
 
 
 def _plan(view: RaceView) -> Plan | None:
-    if view.plans is None or view.launched != 1 or view.run is None or view.deadline == inf:
+    if view.plans is None or view.launched != 1 or view.run is None or view.run.deadline == inf:
         return None
     return view.plans.delay(view)

@@ -219,7 +219,7 @@ def played(
         begun = now
         length = int(world.lengths[number])
         declared = None if plans is not None and plans.estimated else length
-        run = Run(clock=lambda: 0.0, declared_steps=declared, extra_attempts=purse)
+        run = Run(clock=lambda: 0.0, deadline=1e9, declared_steps=declared, extra_attempts=purse)
         if plans is not None:
             plans.ends = begun + deadline
         for step in range(length):

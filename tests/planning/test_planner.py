@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent_hedge.core.ports import Permit, Refused
+from agent_hedge.core.ports import Planned as Plan
 from agent_hedge.core.race import PASS
 from agent_hedge.core.scope import Run
 from agent_hedge.core.step import Ahead, Attempt, Ended, Role, StepKey, Verdict
@@ -68,6 +69,8 @@ def view(*, launched: int = 1, hedges: int = 0, **settings: Any) -> View:
     """Return a step as seen at 10 s (unless told else), its primary launched at 10 s."""
     defaults: dict[str, Any] = {"key": KEY, "started_at": 10.0}
     seen = View(**(defaults | settings))
+    if isinstance(seen.run, Run) and "deadline" in settings:
+        seen.run.deadline = settings["deadline"]
     now = settings.get("now", 10.0)
     for number in range(launched + hedges):
         seen.launch("a", role=Role.PRIMARY if number < launched else Role.HEDGE, at=10.0)
@@ -149,6 +152,18 @@ def test_no_plan_outside_a_run_or_for_one_that_is_late(settings: dict[str, Any])
     assert planner.delay(view(**(defaults | settings))) is None
 
 
+def test_a_time_out_of_the_step_says_nothing_about_the_slack_of_the_run() -> None:
+    planner, jobs, _ = make()
+    planner.delay(view(run=run(), deadline=98.0))
+    jobs.run()
+    plan = planner.delay(view(run=run(), deadline=98.0))
+    asked = view(run=run(), deadline=98.0)
+    asked.deadline = 15.0
+    assert planner.delay(asked) == plan
+    assert plan is not None
+    assert plan.slack == 88.0
+
+
 def test_an_undeclared_length_is_learnt_from_ended_runs_of_the_graph() -> None:
     planner, jobs, _ = make()
     unknown = view(run=run(None, graph="g"), deadline=88.0)
@@ -163,7 +178,7 @@ def test_an_undeclared_length_is_learnt_from_ended_runs_of_the_graph() -> None:
     assert planner.delay(view(run=run(None, graph="other"), deadline=88.0)) is None
 
 
-def left_by(planner: Planner, jobs: Jobs, opened: Run, ahead: Ahead | None) -> tuple[float, bool] | None:
+def left_by(planner: Planner, jobs: Jobs, opened: Run, ahead: Ahead | None) -> Plan | None:
     """Return the delay, and whether it is an estimate, of a step with 60 s to its deadline."""
     asked = view(run=opened, deadline=70.0, ahead=ahead)
     planner.delay(asked)
@@ -176,7 +191,7 @@ def test_the_steps_that_a_graph_still_has_stand_in_for_declared_ones() -> None:
     declared = left_by(planner, jobs, run(20, done=5), None)
     assert declared is not None
     static = left_by(planner, jobs, run(None, done=5), Ahead(16, critical=True))
-    assert static == (declared[0], True)
+    assert static == declared._replace(estimated=True)
     assert left_by(planner, jobs, run(20, done=5), Ahead(2, critical=True)) == declared
     assert left_by(planner, jobs, run(None), Ahead(None, critical=True)) is None
     assert left_by(planner, jobs, run(None), Ahead(LONGEST + 1, critical=True)) is None
@@ -251,7 +266,7 @@ def test_an_infinite_price_hedges_nothing() -> None:
     planner.delay(view(run=run(), deadline=50.0))
     jobs.run()
     planner.price.closed = True
-    assert planner.delay(view(run=run(), deadline=50.0)) == (math.inf, False)
+    assert planner.delay(view(run=run(), deadline=50.0)) == (math.inf, False, 40.0)
 
 
 def test_more_steps_than_a_table_has_are_not_planned_until_they_fit() -> None:
@@ -363,24 +378,18 @@ POLICY = Planned(base=Fixed(2.0))
     [((0.5, False), 10.5), ((5.0, False), 15.0), ((math.inf, False), None), (None, 12.0)],
 )
 def test_the_policy_follows_the_plan(answer: tuple[float, bool] | None, due: float | None) -> None:
-    from agent_hedge.core.ports import Planned as Plan
-
-    plans = Plans(None if answer is None else Plan(*answer))
+    plans = Plans(None if answer is None else Plan(*answer, 78.0))
     assert POLICY.next_launch_at(view(run=run(), deadline=88.0, plans=plans)) == due
 
 
 @pytest.mark.parametrize(("delay", "due"), [(0.5, 10.5), (5.0, 12.0), (math.inf, 12.0)])
 def test_an_estimated_length_never_makes_a_hedge_later_than_the_static_trigger(delay: float, due: float) -> None:
-    from agent_hedge.core.ports import Planned as Plan
-
-    assert POLICY.next_launch_at(view(run=run(), deadline=88.0, plans=Plans(Plan(delay, True)))) == due
+    assert POLICY.next_launch_at(view(run=run(), deadline=88.0, plans=Plans(Plan(delay, True, 78.0)))) == due
 
 
 @pytest.mark.parametrize("settings", [{"run": None}, {"deadline": math.inf}, {"plans": None}, {"launched": 2}])
 def test_without_a_run_a_deadline_or_for_a_second_hedge_the_base_decides(settings: dict[str, Any]) -> None:
-    from agent_hedge.core.ports import Planned as Plan
-
-    defaults: dict[str, Any] = {"run": run(), "deadline": 88.0, "plans": Plans(Plan(0.5, False))}
+    defaults: dict[str, Any] = {"run": run(), "deadline": 88.0, "plans": Plans(Plan(0.5, False, 78.0))}
     expected = Fixed(2.0).next_launch_at(view(**(defaults | settings)))
     assert POLICY.next_launch_at(view(**(defaults | settings))) == expected
 
