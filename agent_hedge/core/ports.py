@@ -110,6 +110,11 @@ class RaceView(Protocol):
         ...
 
     @property
+    def time_left(self) -> Callable[[], float] | None:
+        """Says for how many seconds from now what is around the step lets it run; None where nothing limits it."""
+        ...
+
+    @property
     def barred(self) -> Refused | None:
         """Why the unit must not be duplicated, or None (R9); filled by who knows the tools behind the step."""
         ...

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import getrandbits
@@ -208,7 +208,7 @@ class Race:
         "_settled", "_spoken", "_step_id", "_unfinished", "ahead", "barred", "candidates", "chooser", "commit_on_token",
         "deadline", "effect", "effect_key", "excluded", "fleet", "gates", "hedges", "in_flight", "key",
         "last_launch_at", "last_target", "latency", "launched", "max_attempts", "now", "opening", "plans", "policy",
-        "primary_gates", "prompt_tokens", "run", "stalled", "started_at", "state", "wake_at", "winner",
+        "primary_gates", "prompt_tokens", "run", "stalled", "started_at", "state", "time_left", "wake_at", "winner",
     )  # fmt: skip
 
     def __init__(
@@ -230,6 +230,7 @@ class Race:
         deadline: float = math.inf,
         commit_on_token: bool = False,
         observed: bool = False,
+        time_left: Callable[[], float] | None = None,
         *,
         effect_key: str | None = None,
         max_attempts: int = MAX_ATTEMPTS,
@@ -252,6 +253,7 @@ class Race:
         self.barred = barred
         self.prompt_tokens = prompt_tokens
         self.deadline = deadline
+        self.time_left = time_left
         self.commit_on_token = commit_on_token
         self.max_attempts = max_attempts
         self._step_id = step_id

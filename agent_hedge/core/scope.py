@@ -403,6 +403,8 @@ class StepContext:
     """The node's own, where it has one."""
     ahead: Callable[[], Ahead | None] = field(default=lambda: None)
     """Says what the structure of the graph says of the steps to come; asked where a step begins."""
+    time_left: Callable[[], float] | None = None
+    """Says for how many seconds from now the framework lets the step run; None where it has no time-outs."""
     alias: str = ""
     """The framework's own name of this execution: tells two executions apart, but is no identity (DESIGN 5.13)."""
 

@@ -124,8 +124,9 @@ class Lane:
         run, context = self.run_of(), self.context_of()
         if run is not None and after is None:
             run.begin_step(None if context is None else context.resumed, prompt_tokens)
-        policy, barred, ahead = self.nodes.get(key.node, self.policy), self.barred, None
+        policy, barred, ahead, time_left = self.nodes.get(key.node, self.policy), self.barred, None, None
         if context is not None:
+            time_left = context.time_left
             if run is not None and run.deadline < math.inf:
                 ahead = context.ahead()
             policy = context.policy or policy
@@ -151,6 +152,7 @@ class Lane:
             self._deadline(run, now_of) if after is None else after.deadline,
             self.commit_on_token,
             bool(self.funnel),
+            time_left,
         )
         if after is not None:
             race.follow(after)

@@ -16,8 +16,9 @@ class DeadlineGate:
     """Refuses what starts at or after the deadline, and extra attempts that could not make it.
 
     An extra attempt could not make it when half of its target's requests take longer to the first token than is left:
-    the median of the 5-minute window, else that of the long book; while neither is known it may try. A primary is
-    refused by the race itself, which asks nobody at or after its deadline.
+    the median of the 5-minute window, else that of the long book; while neither is known it may try. What is left ends
+    with the deadline, or sooner with a time-out of the framework around the step. A primary is refused by the race
+    itself, which asks nobody at or after its deadline.
     """
 
     extras_only = True
@@ -27,7 +28,11 @@ class DeadlineGate:
         now = view.now
         if now >= deadline:
             return Refused(Reason.DEADLINE)
-        if attempt.role is _PRIMARY or deadline == math.inf:
+        if attempt.role is _PRIMARY:
+            return PASS
+        if view.time_left is not None:
+            deadline = min(deadline, now + view.time_left())
+        if deadline == math.inf:
             return PASS
         target = attempt.target.name
         median = view.latency.quantile(view.key, target, 0.5, now)

@@ -8,7 +8,7 @@ assert MyPolicy().next_launch_at(view) == 4.0
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,6 +122,7 @@ class View:
     winner: int | None = None
     plans: Any = None
     ahead: Ahead | None = None
+    time_left: Callable[[], float] | None = None
     prompt_tokens: int = 0
 
     @property

@@ -40,6 +40,19 @@ def test_r04_an_extra_attempt_must_be_able_to_finish(role: Role, now: float, ans
     assert deadline(View(now=now, deadline=10.0, latency=FakeLatency({0.5: 2.0})), role) is answer
 
 
+@pytest.mark.parametrize("role", EXTRA)
+@pytest.mark.parametrize(
+    ("deadline_at", "left", "answer"),
+    [(math.inf, 2.0, PASS), (math.inf, 1.9, Reason.TOO_LATE), (9.0, 5.0, Reason.TOO_LATE), (99.0, math.inf, PASS)],
+)
+def test_r04_what_is_left_ends_with_the_sooner_of_deadline_and_time_out(
+    role: Role, deadline_at: float, left: float, answer: object
+) -> None:
+    view = View(now=8.0, deadline=deadline_at, latency=FakeLatency({0.5: 2.0}), time_left=lambda: left)
+    assert deadline(view, role) is answer
+    assert deadline(view, Role.PRIMARY) is PASS
+
+
 def test_r04_a_primary_that_may_be_late_still_goes() -> None:
     assert deadline(View(now=9.9, deadline=10.0, latency=FakeLatency({0.5: 2.0})), Role.PRIMARY) is PASS
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,3 +113,32 @@ def test_r12_a_hedge_that_could_not_make_it_is_not_launched() -> None:
     run_virtual(main)
     assert heard.refusals() == [Reason.TOO_LATE]
     assert heard.hedges() == 0
+
+
+@pytest.mark.parametrize(("limit", "too_late"), [(7.0, False), (timedelta(seconds=5), True), (None, False)])
+@pytest.mark.parametrize("around", [False, True])
+def test_r12_nor_one_that_a_nodes_time_out_would_end_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Any, too_late: bool, around: bool
+) -> None:
+    """The same with a time-out of the node, or of the node around its graph."""
+    heard = Listener()
+    known = tmp_path / "known.csv"
+    known.write_text("target,ttft_s\n" + "a,3.0\nb,3.0\n" * 1_000)
+
+    async def main() -> None:
+        opened = hedger(3.0, observers=[heard])
+        opened.prime(known)
+        monkeypatch.setattr(time, "time", asyncio.get_running_loop().time)  # by which LangGraph says when a node began
+        graph = asking(opened, [], [], node=None if around else limit, step=None)
+        if around:
+            outer: StateGraph[Any, Any, Any, Any] = StateGraph(State)
+            outer.add_node("inner", graph, timeout=limit)
+            outer.add_edge(START, "inner")
+            graph = outer.compile()
+        with pytest.raises((NodeTimeoutError, DeadlineExceeded)):
+            async with opened.run(deadline=30.0):
+                await graph.ainvoke({})
+
+    run_virtual(main)
+    assert (Reason.TOO_LATE in heard.refusals()) == too_late
+    assert heard.hedges() == (not too_late)

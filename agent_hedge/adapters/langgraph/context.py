@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -18,6 +20,7 @@ from agent_hedge.adapters.langgraph.private import (
     TASK_ID,
     input_of,
     loop_of,
+    run_timeout,
     task_of,
 )
 from agent_hedge.core.ports import Refused
@@ -67,6 +70,7 @@ def read_context(config: Mapping[str, Any], verdict_of: VerdictOf, ahead_of: Ahe
         durability=durability,
         verdict=racing.get() or verdict_of(node, around),
         ahead=ahead_of,
+        time_left=lambda: time_left(configurable),
         alias=alias,
     )
 
@@ -93,6 +97,26 @@ def _path(path: object) -> str:
 
 def _draining(runtime: Any) -> Callable[[], bool]:
     return lambda: bool(getattr(runtime, "drain_requested", False))
+
+
+def time_left(configurable: Mapping[str, Any]) -> float:
+    """Return the seconds that time-outs of the nodes around this code leave it; infinity without any.
+
+    Their run time-outs count from the start of the attempt, which LangGraph tells of the first attempt only. An idle
+    time-out begins anew with every sign of life, and a graph's `step_timeout` cannot be seen from a node.
+    """
+    left = math.inf
+    for _ in range(DEPTH):
+        call = configurable.get(CALL)
+        limit = run_timeout(task_of(call))
+        info = getattr(configurable.get(RUNTIME), "execution_info", None)
+        began = info.node_first_attempt_time if info is not None and info.node_attempt == 1 else None
+        if limit is not None and began is not None:
+            left = min(left, began + limit - time.time())
+        configurable = (getattr(loop_of(call), "config", None) or _NOTHING).get("configurable") or _NOTHING
+        if TASK_ID not in configurable:  # the outermost graph
+            break
+    return left
 
 
 def is_resumed(configurable: Mapping[str, Any]) -> bool:

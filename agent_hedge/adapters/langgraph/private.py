@@ -9,6 +9,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -111,6 +112,12 @@ def task_of(call: Any) -> Any:
     """
     bound = _scheduling(call)
     return bound.args[0]() if bound is not None and bound.args else None
+
+
+def run_timeout(task: Any) -> float | None:
+    """Return the seconds that one attempt of this task may take, None where nothing limits it."""
+    limit = getattr(getattr(task, "timeout", None), "run_timeout", None)
+    return limit.total_seconds() if isinstance(limit, timedelta) else limit
 
 
 def _scheduling(call: Any) -> functools.partial[Any] | None:
