@@ -307,6 +307,9 @@ class Accounting:
         attempt, receipt = event.attempt, event.receipt
         usage = receipt.usage or Usage(output=receipt.tokens, certainty=receipt.certainty)
         exact = usage.certainty is Certainty.EXACT
+        price, details = self._prices(attempt.target.name), _details(event, receipt)
+        if price is not None and (attempt.is_hedge or event.verdict is not Verdict.WON):
+            details["price"] = price  # what hedges added is known when the winner has said how long the prompt was
         row = {
             "attempt_id": attempt.id,
             "ended_at": event.at + offset,
@@ -322,8 +325,8 @@ class Accounting:
             "computed_certainty": str(usage.certainty),
             "tokens_billed": usage.output if exact else None,
             "billed_certainty": str(Certainty.EXACT if exact else Certainty.UNKNOWN),
-            "cost": cost_of(usage, self._prices(attempt.target.name)),
-            "receipt": json.dumps(details, separators=(",", ":")) if (details := _details(event, receipt)) else "",
+            "cost": cost_of(usage, price),
+            "receipt": json.dumps(details, separators=(",", ":")) if details else "",
         }
         return {name: value for name, value in row.items() if value not in ("", None)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import anyio
@@ -187,6 +188,7 @@ async def test_r18_the_cost_of_a_loser_is_never_nothing_by_omission() -> None:
     assert (loser["tokens_computed"], loser["computed_certainty"]) == (5, "at_least")
     assert (loser["tokens_billed"], loser["billed_certainty"], loser["cost"]) == (None, "unknown", None)
     assert loser["tokens_input"] == 1000, "the same prompt: at most that much was computed"
+    assert json.loads(loser["receipt"])["price"]["cached_input"] == 1.0, "what it added is for the report to say"
     assert (winner["tokens_input"], winner["tokens_computed"], winner["tokens_billed"]) == (1000, 50, 50)
     assert winner["cost"] == pytest.approx((600 * 3 + 400 * 1 + 50 * 10) / 1e6)
     assert winner["engine_request_id"] == "chatcmpl-1"

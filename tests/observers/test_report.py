@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from agent_hedge.cli.__main__ import app
 from agent_hedge.cli.report import parse_since
 from agent_hedge.cli.report.bands import FINE, THIN
+from agent_hedge.cli.report.extra import Extra
 from agent_hedge.cli.report.figures import Figures, Tokens, figures
 from agent_hedge.cli.report.pictures import waterfall
 from agent_hedge.cli.report.remedies import REMEDIES, remedy
@@ -208,7 +209,7 @@ def test_a_name_in_the_waterfall_stands_where_there_is_room() -> None:
         ]
         for step in steps
     }
-    drawn = waterfall(Figures([], Tokens(), steps, attempts, [], []), steps)
+    drawn = waterfall(Figures([], Tokens(), Extra(), steps, attempts, [], []), steps)
     words = re.findall(r'text-anchor="(\w+)">([a-z_…]+)</text>', drawn)
     assert words == [("start", "first"), ("end", "a_node_with_quite_a_lon…")]
 
@@ -249,3 +250,71 @@ def test_r20_a_span_that_cannot_be_meant_is_an_error(bad: str, store: str) -> No
     with pytest.raises(ConfigurationError, match="since"):
         parse_since(bad)
     assert "--since" in command("report", "--since", bad, store=store, code=2)
+
+
+PRICE = {"input": 10.0, "cached_input": 1.0, "output": 20.0}
+
+
+def attempt(role: str, outcome: str, *, prompt: int | None = None, done: int | None = None, **receipt: Any) -> Any:
+    certainty = "exact" if outcome == "won" and prompt is not None else "at_least"
+    row = {"role": role, "outcome": outcome, "tokens_input": prompt, "tokens_computed": done}
+    return row | {"computed_certainty": certainty}, receipt
+
+
+LOST = attempt("primary", "superseded", price=PRICE)
+WON = attempt("primary", "won", prompt=1000)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        pytest.param([LOST, attempt("hedge", "won", prompt=1000, price=PRICE)], (0.01, 0.01), id="won, cache cold"),
+        pytest.param(
+            [LOST, attempt("hedge", "won", prompt=1000, cached=900, price=PRICE)],
+            (0.0019, 0.0019),
+            id="won, cache warm",
+        ),
+        pytest.param(
+            [WON, attempt("hedge", "superseded", prompt=1000, done=5, price=PRICE)],
+            (0.0011, 0.0101),
+            id="lost: all of its prompt was cached, or none",
+        ),
+        pytest.param(
+            [attempt("primary", "superseded", done=10, price=PRICE), attempt("hedge", "won", prompt=0, price=PRICE)],
+            (0.0002, 0.0002),
+            id="the primary lost after ten tokens",
+        ),
+        pytest.param(
+            [attempt("primary", "failed", price=PRICE), attempt("recovery", "won", prompt=1000, price=PRICE)],
+            None,
+            id="a recovery is no hedge",
+        ),
+        pytest.param(
+            [attempt("primary", "won"), attempt("hedge", "superseded", price=PRICE)], None, id="no size is known"
+        ),
+        pytest.param([WON, attempt("hedge", "superseded")], None, id="no price is known"),
+    ],
+)
+def test_what_hedges_added_to_the_bill(attempts: Any, expected: tuple[float, float] | None) -> None:
+    extra = Extra()
+    extra.add(attempts)
+    data = extra.as_dict()
+    assert (data and (data["at_least"], data["at_most"])) == (expected and pytest.approx(expected))
+
+
+def test_hedges_without_a_price_are_said() -> None:
+    extra = Extra()
+    extra.add([WON, attempt("hedge", "superseded", price=PRICE)])
+    extra.add([WON, attempt("hedge", "superseded")])
+    data = extra.as_dict()
+    assert data is not None
+    assert data["hedges_unpriced"] == 1
+
+
+def test_five_per_cent_cold_hedges_add_a_quarter_to_a_prompt_bill_that_is_cached_to_nine_tenths() -> None:
+    extra, bill = Extra(), 0.0
+    for step in range(1000):
+        bill += (900 * PRICE["cached_input"] + 100 * PRICE["input"]) / 1e6
+        if step % 20 == 0:
+            extra.add([LOST, attempt("hedge", "won", prompt=1000, price=PRICE)])
+    assert extra.at_most / bill == pytest.approx(0.26, abs=0.005)

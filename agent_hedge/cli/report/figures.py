@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_hedge.cli.report.extra import Extra
 from agent_hedge.core.events import Reason
 from agent_hedge.core.step import Certainty
 from agent_hedge.latency import Sketch
@@ -101,6 +102,7 @@ class Figures:
 
     groups: list[Group]
     tokens: Tokens
+    extra: Extra
     steps: Sequence[Row]
     attempts: Mapping[str, Sequence[Row]]
     """The attempts of each step, in order."""
@@ -132,7 +134,7 @@ class Figures:
 def figures(steps: Iterable[Row], attempts: Iterable[Row]) -> Figures:
     """Return the figures of these rows of the ``steps`` and ``attempts`` tables."""
     of_step: dict[str, list[Row]] = defaultdict(list)
-    tokens, cancels, releases = Tokens(), list[float](), list[float]()
+    tokens, extra, cancels, releases = Tokens(), Extra(), list[float](), list[float]()
     for row in attempts:
         of_step[row["step_id"] or ""].append(row)
         _count_tokens(tokens, row)
@@ -142,6 +144,8 @@ def figures(steps: Iterable[Row], attempts: Iterable[Row]) -> Figures:
                 releases.append(row["released_s"] - row["cancel_sent_s"])
     for rows in of_step.values():
         rows.sort(key=lambda row: row["number"] or 0)
+        if len(rows) > 1:
+            extra.add([(row, _receipt(row)) for row in rows])
     groups: dict[tuple[str, str], Group] = {}
     known = sorted((row for row in steps if row["started_at"] is not None), key=lambda row: float(row["started_at"]))
     for step in known:
@@ -150,7 +154,7 @@ def figures(steps: Iterable[Row], attempts: Iterable[Row]) -> Figures:
         group = groups.setdefault((step["node"] or "", target), Group(step["node"] or "", target))
         _count_step(group, step, mine)
     ordered = sorted(groups.values(), key=lambda group: (-group.steps, group.node, group.target))
-    return Figures(ordered, tokens, known, of_step, cancels, releases)
+    return Figures(ordered, tokens, extra, known, of_step, cancels, releases)
 
 
 def _count_step(group: Group, step: Row, attempts: Sequence[Row]) -> None:

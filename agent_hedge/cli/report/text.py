@@ -28,6 +28,7 @@ def as_data(figures: Figures, since_s: float, budget: float) -> dict[str, Any]:
         "all": _group(total, budget),
         "groups": [_group(group, budget) for group in figures.groups],
         "tokens": figures.tokens.as_dict(),
+        "extra_cost": figures.extra.as_dict(),
         "cancel_s": _spread(figures.cancels),
         "release_s": _spread(figures.releases),
     }
@@ -141,7 +142,16 @@ def _token_lines(data: dict[str, Any]) -> Iterator[str]:
         yield f"  {tokens['attempts_of_unknown_count']} of {tokens['attempts']} attempts are of unknown count"
     if tokens["cost"] is not None:
         least = "" if tokens["cost_certainty"] == "exact" else "at least "
-        yield f"Cost: {least}{tokens['cost']:.6g}"
+        yield f"Cost: {least}{_money(tokens['cost'])}"
+    if extra := data["extra_cost"]:
+        low, high = (_money(extra[bound]) for bound in ("at_least", "at_most"))
+        yield f"Hedges added {low if low == high else f'{low} to {high}'}: their prompts, and the completions of losers"
+        if unpriced := extra["hedges_unpriced"]:
+            yield f"  {unpriced} hedges are of unknown price or size"
+
+
+def _money(amount: float) -> str:
+    return f"{amount:.6f}".rstrip("0").rstrip(".")
 
 
 def _span(seconds: float) -> str:
