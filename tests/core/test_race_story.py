@@ -405,7 +405,10 @@ def test_r10_a_dispatch_overtaken_by_a_claim_is_settled_unlaunched() -> None:
 def test_a_race_that_has_not_begun() -> None:
     plans, run = object(), Run(clock=lambda: 0.0)
     fleet, sites, barred = QuietFleet(), [Site("x")], Refused(Reason.BARRED)
-    race = make(fleet=fleet, candidates=sites, barred=barred, run=run, plans=plans, effect=Effect.KEYED, step_id="mine")
+    known: dict[str, Any] = {"fleet": fleet, "candidates": sites, "barred": barred, "run": run, "plans": plans}
+    race = make(**known, effect=Effect.KEYED, step_id="mine", time_left=run.clock)
+    assert make().time_left is None
+    assert race.time_left is run.clock
     assert (race.now, race.started_at, race.last_launch_at, race.last_target) == (0.0, 0.0, 0.0, "")
     assert (race.launched, race.hedges, race.in_flight, race.winner) == (0, 0, 0, None)
     assert race.prompt_tokens == 0
