@@ -126,6 +126,8 @@ class Models(Graphs, Tools):
 
         if not targets:
             raise ConfigurationError("middleware() needs at least one further model; it was given none")
+        if not isinstance(tools, bool):
+            raise ConfigurationError(f"tools must be True or False (the agent has its tools), got {tools!r:.80}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what differs from the primary is said when the primary is known
             self.chat_model(*targets, **settings)  # what cannot be meant is an error now, not at the first call

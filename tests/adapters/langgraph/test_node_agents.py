@@ -535,6 +535,8 @@ def test_the_middleware_checks_what_it_is_given() -> None:
         hedger.middleware(tools=False)
     with pytest.raises(ConfigurationError, match="exit_behavior"):
         hedger.middleware(Chat(), tools=False, exit_behavior="stop")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="tools must be"):
+        hedger.middleware(Chat(), tools=[])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="a member must be a chat model"):
         hedger.middleware(3)
     with pytest.raises(ConfigurationError, match="timeout must be"):
