@@ -7,7 +7,7 @@ from agent_hedge.core.events import Reason
 REMEDIES: dict[Reason, str] = {
     Reason.COLD: "Still learning. `hedger.prime(...)` gives it a start; `Quantile(cold=Fixed(s))` hedges meanwhile.",
     Reason.DEADLINE: "The run's deadline had passed. Raise `deadline`, or look for the step that took its time.",
-    Reason.TOO_LATE: "A hedge could not have finished before the deadline. Raise `deadline`, or lower q.",
+    Reason.TOO_LATE: "It could not have finished before the deadline or its node's time-out. Raise it, or lower q.",
     Reason.NO_TARGET: "No other place to go. Give a second target, or `Target(copies=n)` for n replicas.",
     Reason.UNHEALTHY: "The other targets are failing or resting after failures. Look at their errors.",
     Reason.LOAD_UNKNOWN: "The load probe of the other target is stale or failing. Repair the probe.",
