@@ -147,14 +147,6 @@ def test_usage_is_counted_once_for_langchain(engines: tuple[FakeEngine, FakeEngi
         assert usage["total_tokens"] == said_["total_tokens"]
 
 
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """The application's SDK."""
-    backend = Backend()
-    monkeypatch.setattr("agent_hedge.observers.otel.get_tracer_provider", lambda: backend.provider)
-    return backend
-
-
 def test_each_attempt_carries_its_own_trace_header(engines: tuple[FakeEngine, FakeEngine], backend: Backend) -> None:
     async def main(headers: bool) -> None:
         async with Hedger(policy=Fixed(0.0, attempts=2), budget=PLENTY, headers=headers) as hedger:

@@ -46,14 +46,6 @@ ASKED = [
 
 
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """The application's SDK."""
-    backend = Backend()
-    monkeypatch.setattr("agent_hedge.observers.otel.get_tracer_provider", lambda: backend.provider)
-    return backend
-
-
-@pytest.fixture
 def engines() -> Iterator[list[FakeEngine]]:
     hardware = Hardware(speedup=20.0)
     with (

@@ -29,14 +29,6 @@ PLAN, WRITE = ("agent_hedge.step plan", ATTEMPT), ("agent_hedge.step write", ATT
 
 
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """The application's SDK."""
-    backend = Backend()
-    monkeypatch.setattr("agent_hedge.observers.otel.get_tracer_provider", lambda: backend.provider)
-    return backend
-
-
-@pytest.fixture
 def hedger() -> Hedger:
     return Hedger(policy=Never())
 
