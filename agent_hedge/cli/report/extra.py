@@ -36,12 +36,12 @@ class Extra:
                 self.unpriced += 1
                 continue
             self.priced += 1
-            full = price.get("input", 0.0)
-            cheap = price.get("cached_input", full)
-            known = row["computed_certainty"] == Certainty.EXACT  # by the provider's own word
-            cached = receipt.get("cached", 0) if known else size
-            self.at_least += (cached * cheap + (size - cached) * full) / 1e6
-            self.at_most += (cached * (cheap if known else full) + (size - cached) * full) / 1e6
+            if row["computed_certainty"] == Certainty.EXACT:  # by the provider's own word
+                most = least = min(receipt.get("cached", 0), size)
+            else:
+                most, least = size, 0
+            self.at_least += _prompt(price, size, cached=most)
+            self.at_most += _prompt(price, size, cached=least)
         for row, receipt in attempts:
             price = receipt.get("price")
             if row["outcome"] != "won" and isinstance(price, dict):
@@ -54,3 +54,8 @@ class Extra:
         if not self.priced:
             return None
         return {"at_least": self.at_least, "at_most": self.at_most, "hedges_unpriced": self.unpriced}
+
+
+def _prompt(price: Mapping[str, float], size: int, *, cached: int) -> float:
+    full = price.get("input", 0.0)
+    return (cached * price.get("cached_input", full) + (size - cached) * full) / 1e6
