@@ -3,7 +3,8 @@
 Ports of the kernel are synchronous and take `now` (seconds on the run loop's clock): nothing that decides about a
 race may wait (R14). What may wait is asynchronous: the other side's ports below, and the stores (`core/stores.py`).
 Each port has an in-memory implementation that ships, and a suite under `agent_hedge.testing.suites` that every
-implementation runs.
+implementation runs. The kernel's ports name one another in a circle (a view shows a run, a policy reads a view), so
+they stand in one file.
 """
 
 from __future__ import annotations

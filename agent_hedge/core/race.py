@@ -14,7 +14,8 @@
 7. Facts of one instant are taken in a fixed order: acceptable ones first, then by attempt number, timers last.
 
 Everything but `claim` is called by the thread of the run loop that drives the race. `engine/driver.py` carries the
-commands out with tasks, `testing/simulator.py` with a heap.
+commands out with tasks, `testing/simulator.py` with a heap. The file is long because every transition reads and writes
+the same few fields: in two files neither could be read alone.
 """
 
 from __future__ import annotations

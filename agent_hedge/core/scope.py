@@ -1,6 +1,7 @@
 """What surrounds a step: the run it belongs to, the attempt that runs now, the node it stands in.
 
-Context variables carry all three, so they reach tasks, worker threads (which copy the context) and subgraphs.
+Context variables carry all three, so they reach tasks, worker threads (which copy the context) and subgraphs. Most of
+the file is `Run`, whose purses, clock and path change under one lock.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Rows check their own text when they are made, so that what a database would choke on, cut or read differently (NUL,
 lone surrogates, endless names) is a `ConfigurationError` before any statement is built (R20). Every verb raises
 `StoreUnavailable` when the store cannot be reached, answers too late, or cannot be trusted. Each store has an
-in-memory twin that ships, and a suite under `agent_hedge.testing.suites` that every backend runs.
+in-memory twin that ships, and a suite under `agent_hedge.testing.suites` that every backend runs. One file for all, so
+that what a backend has to bring is read in one place.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ the first graph, or the first step, inside the scope.
 
 Everything a step asks is answered here at once, from memory; the store hears of it in the background, coalesced (R14).
 Only what hedges take is granted durably, in blocks (`holding.py`): a process may spend what it was granted and no more.
+Half of the file is one record's states: they are told apart by the same fields, and stay together.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def test_r05_a_sync_body_that_can_be_stopped_is_raced(winner: int) -> None:
             if active.number == winner:
                 time.sleep(0.02)  # a body that blocks its worker thread is the subject here
                 break
-            time.sleep(0.01)
+            time.sleep(0.01)  # as above: it looks at its flag now and then
         return {"log": [active.number]}
 
     with warnings.catch_warnings():
